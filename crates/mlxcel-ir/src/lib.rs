@@ -1,1 +1,24 @@
-//! (to be written)
+//! The graph that every model is written in and every engine executes: element types, shapes, ops, the builder,
+//! the verifier, decompositions, passes and the text form. It knows no file format, no model and no device.
+
+mod builder;
+mod decompose;
+mod dtype;
+mod error;
+mod graph;
+mod infer;
+mod op;
+mod shape;
+mod tensor;
+
+pub use builder::{Builder, PagedBatch, SampleParams, Tensor};
+pub use decompose::{Native, decompose};
+pub use dtype::{DType, GgufFormat, QuantFormat, ScaleType, UnknownDType};
+pub use error::IrError;
+pub use graph::{Graph, Node, Value};
+pub use op::{
+    Activation, AttentionSpec, BinaryOp, CompareOp, Op, PagedSpec, PoolKind, ReduceOp, RouteGroups,
+    RouteScore, RouteSpec, ScatterMode, UnaryOp,
+};
+pub use shape::{BadDim, Bindings, Dim, Shape, Type, product};
+pub use tensor::{Element, HostTensor, f8};
