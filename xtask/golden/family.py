@@ -33,7 +33,10 @@ class Family:
     lengths: tuple = LENGTHS
     # False where decoding with a cache is by design not the same as recomputing everything.
     cache_exact: bool = True
+    # Also write experts stacked, as `save_pretrained` can.
     fused: bool = False
+    # Small f32-only variants: name to changes of the configuration.
+    extras: dict = dataclasses.field(default_factory=dict)
     bf16_compute: bool = False
     # Variant name to its quantisation.
     quants: dict = dataclasses.field(default_factory=lambda: {"q4": Quant()})

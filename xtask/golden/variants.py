@@ -1,5 +1,6 @@
 """The variants of one family: f32, bf16, 4-bit, and the fused layout of experts. Each is judged from its own files."""
 
+import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
@@ -8,6 +9,7 @@ import torch
 import transformers
 
 import affine
+import dialect
 import folder
 import reference
 import weights
@@ -29,11 +31,12 @@ def cases_of(family, model, seed):
     return reference.make_cases(model, family.lengths, vocab, seed, family.cache_exact)
 
 
-def make_f32(family, model, root, seed):
-    path = root / "f32"
+def make_f32(family, model, root, seed, variant="f32"):
+    path = root / variant
     folder.save_model(model, path)
+    dialect.write_old(path)
     cases = cases_of(family, folder.load_model(path), seed)
-    folder.write_golden(path, family.name, "f32", cases, ROWS)
+    folder.write_golden(path, family.name, variant, cases, ROWS if variant == "f32" else FEW_ROWS)
     return cases
 
 
@@ -114,6 +117,14 @@ def make_quant(family, root, seed, quant, variant="q4"):
     folder.write_golden(path, family.name, variant, cases, FEW_ROWS)
 
 
+def make_extra(family, root, seed, variant):
+    """An f32-only variant with a changed configuration and weights of its own."""
+    changed = dataclasses.replace(family, config={**family.config, **family.extras[variant]})
+    model = build(changed)
+    weights.randomise(model, changed, seed)
+    make_f32(changed, model, root, seed, variant)
+
+
 def make_all(family, root, seed):
     model = build(family)
     weights.randomise(model, family, seed)
@@ -125,6 +136,8 @@ def make_all(family, root, seed):
         make_bf16_compute(family, root, rounded)
     for variant, quant in family.quants.items():
         make_quant(family, root, seed, quant, variant)
+    for variant in family.extras:
+        make_extra(family, root, seed, variant)
 
 
 def make(family):
