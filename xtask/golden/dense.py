@@ -17,13 +17,13 @@ def theta(base, **more):
     return {"rope_type": "default", "rope_theta": base, **more}
 
 
-def conv1d(rng, shape):
-    """GPT-2 stores its matrices [in, out]."""
-    return draw(rng, shape, PROJECTION_GAIN / math.sqrt(shape[0]))
+def gain(factor, axis=-1):
+    """Draws a projection that contracts `axis`: the last one, but the first in GPT-2."""
+    return lambda rng, shape: draw(rng, shape, factor / math.sqrt(shape[axis]))
 
 
-def norm(rng, shape):
-    return draw(rng, shape, NORM_SPREAD, mean=1.0)
+def norm(mean):
+    return lambda rng, shape: draw(rng, shape, NORM_SPREAD, mean=mean)
 
 
 LLAMA = Family(
@@ -125,11 +125,12 @@ GEMMA2 = Family(
         "query_pre_attn_scalar": 20,
         "sliding_window": 32,
         "attn_logit_softcapping": 5.0,
-        "final_logit_softcapping": 1.5,
+        "final_logit_softcapping": 0.9,
         "rope_parameters": theta(10000.0),
     },
-    embed_std=0.1,
+    embed_std=0.04,
     norm_mean=0.0,
+    init={"post_feedforward": norm(2.0), "input_layernorm": norm(0.5)},
 )
 
 GEMMA3 = Family(
@@ -148,8 +149,9 @@ GEMMA3 = Family(
             "sliding_attention": theta(1000.0),
         },
     },
-    embed_std=0.1,
+    embed_std=0.04,
     norm_mean=0.0,
+    init={"post_feedforward": norm(2.0)},
 )
 
 PHI3 = Family(
@@ -178,6 +180,7 @@ OLMO2 = Family(
         "rope_parameters": theta(500000.0),
         "tie_word_embeddings": False,
     },
+    init={"post_feedforward": norm(2.5)},
 )
 
 GRANITE = Family(
@@ -229,7 +232,8 @@ STARCODER2 = Family(
         "rope_parameters": theta(100000.0),
         "tie_word_embeddings": True,
     },
-    embed_std=0.4,
+    embed_std=0.3,
+    init={r"c_proj\.weight$": gain(6.0), r"c_fc\.weight$": gain(3.0)},
     quants={"q4": Quant(group_size=64, dtype="float16")},
 )
 
@@ -260,8 +264,12 @@ GPT2 = Family(
         "n_positions": 176,
         "tie_word_embeddings": True,
     },
-    embed_std=0.35,
-    init={r"\.c_(attn|proj|fc)\.weight$": conv1d},
+    embed_std=0.3,
+    init={
+        r"mlp\.c_proj\.weight$": gain(4.0, axis=0),
+        r"mlp\.c_fc\.weight$": gain(2.5, axis=0),
+        r"attn\.c_\w+\.weight$": gain(PROJECTION_GAIN, axis=0),
+    },
 )
 
 GPT_NEOX = Family(
@@ -290,7 +298,7 @@ COHERE = Family(
         "tie_word_embeddings": True,
     },
     embed_std=0.4,
-    init={r"\.[qk]_norm\.weight$": norm},
+    init={r"\.[qk]_norm\.weight$": norm(1.0)},
     quants={"q4": Quant(overrides={"_norm": None})},
 )
 

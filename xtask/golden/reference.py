@@ -98,7 +98,7 @@ def check(model, other, case, cache_exact):
         raise Unfair(f"{case.name}: rounding noise {noise:.1e}")
 
 
-def make_cases(model, lengths, vocab, seed, cache_exact=True, tries=60):
+def make_cases(model, lengths, vocab, seed, cache_exact=True, tries=16):
     """One fair case per (name, prompt length); prompts are redrawn until they are fair."""
     other = shaken(model)
     cases = []
