@@ -1,0 +1,105 @@
+//! A cheap handle on a range of bytes, in a mapped file or in memory. It does not know what the bytes mean.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::mapped::Mapping;
+
+/// Owned buffers begin at a multiple of this, so that a kernel may use aligned loads.
+const ALIGNMENT: usize = 64;
+
+/// A range of a mapped file or of an owned buffer; a clone shares it.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Owner,
+    range: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Owner {
+    Mapped(Arc<Mapping>),
+    Owned(Arc<[u8]>),
+}
+
+impl Bytes {
+    /// Panics if the range exceeds the file, which parsers check before.
+    pub(crate) fn mapped(mapping: Arc<Mapping>, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= mapping.len(), "{range:?} exceeds the mapped file");
+        Bytes { owner: Owner::Mapped(mapping), range }
+    }
+
+    /// The pieces one after the other, copied to an aligned buffer.
+    pub fn copied(pieces: &[&[u8]]) -> Self {
+        let length = pieces.iter().map(|p| p.len()).sum::<usize>();
+        let mut buffer: Arc<[u8]> = std::iter::repeat_n(0, length + ALIGNMENT - 1).collect();
+        let start = buffer.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+        let mut rest = &mut Arc::get_mut(&mut buffer).expect("nobody else has it yet")[start..start + length];
+        for piece in pieces {
+            let (head, tail) = rest.split_at_mut(piece.len());
+            head.copy_from_slice(piece);
+            rest = tail;
+        }
+        Bytes { owner: Owner::Owned(buffer), range: start..start + length }
+    }
+
+    /// A part of this range, counted from its start. Panics if it exceeds it.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.range.len(),
+            "{range:?} of {}",
+            self.range.len()
+        );
+        let start = self.range.start + range.start;
+        Bytes { owner: self.owner.clone(), range: start..start + range.len() }
+    }
+
+    /// Whether the bytes lie in a file and cost no memory of their own.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Mapped(_))
+    }
+
+    /// The same bytes at an address that is a multiple of `alignment` (at most 64), copied only if need be.
+    pub(crate) fn aligned(self, alignment: usize) -> Self {
+        if self.as_ptr().addr().is_multiple_of(alignment) { self } else { Bytes::copied(&[&self]) }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.owner {
+            Owner::Mapped(mapping) => &mapping[self.range.clone()],
+            Owner::Owned(buffer) => &buffer[self.range.clone()],
+        }
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let place = if self.is_mapped() { "mapped" } else { "owned" };
+        write!(f, "{} {place} bytes", self.range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copied_pieces_are_joined_at_an_aligned_address() {
+        for length in [0, 1, 63, 64, 1000] {
+            let piece: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let bytes = Bytes::copied(&[&piece, b"end"]);
+            assert_eq!(bytes.as_ptr().addr() % ALIGNMENT, 0);
+            assert_eq!(&bytes[..length], &piece[..]);
+            assert_eq!(&bytes[length..], b"end");
+        }
+    }
+
+    #[test]
+    fn a_slice_of_a_slice_counts_from_the_inner_start() {
+        let bytes = Bytes::copied(&[b"0123456789"]);
+        assert_eq!(&*bytes.slice(2..8).slice(1..3), b"34");
+    }
+}
