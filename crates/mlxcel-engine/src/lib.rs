@@ -1,1 +1,135 @@
-//! (to be written)
+//! The seam between what is computed and what computes it: an [`Engine`] compiles a graph with its weights into a
+//! [`Program`]; a program takes named tensors and gives named tensors back. Beside the traits live the plain data
+//! that drives a step ([`Batch`]), sampling on the host, a null engine for tests and the naive reference engine.
+//! Nothing here knows a concrete engine or a model.
+
+mod batch;
+mod error;
+mod null;
+mod plan;
+mod reference;
+pub mod sampling;
+
+use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type};
+pub use mlxcel_weights as weights;
+use mlxcel_weights::WeightTensor;
+
+pub use batch::{Batch, Logits, SequenceState};
+pub use error::EngineError;
+pub use null::NullEngine;
+pub use plan::{Choice, PlanLine, plan};
+pub use reference::ReferenceEngine;
+
+/// What an engine is and on what it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caps {
+    pub name: &'static str,
+    /// The device in words a person recognises.
+    pub device: String,
+    /// Tokens in a block of the KV cache.
+    pub block_size: usize,
+}
+
+/// Runs graphs on some device.
+pub trait Engine: Send + Sync {
+    fn caps(&self) -> Caps;
+
+    /// Whether the engine runs this composite itself; what it does not is decomposed for it.
+    fn native(&self, op: &Op, operands: &[Type]) -> bool;
+
+    /// Loads the weights and prepares the graph. `dims` binds the sizes of the states: `blocks`, `block`, `slots`.
+    fn compile(
+        &self,
+        graph: &Graph,
+        weights: &dyn WeightSource,
+        dims: &Bindings,
+    ) -> Result<Box<dyn Program>, EngineError>;
+}
+
+/// A compiled graph with its weights and its state.
+pub trait Program: Send {
+    /// Starts a step that computes the named outputs. Feeds that the graph does not declare are ignored.
+    fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError>;
+
+    /// Waits for a step and returns its outputs in the order they were asked for.
+    fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>, EngineError>;
+
+    /// Copies entries of every state whose first axis is `axis` (`blocks` or `slots`), from first to second.
+    fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError>;
+}
+
+/// A step that was submitted and not collected.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// Where weights come from, by the names that a graph's weights list as their pieces.
+pub trait WeightSource: Sync {
+    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError>;
+}
+
+impl WeightSource for mlxcel_weights::Checkpoint {
+    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
+        Ok(mlxcel_weights::Checkpoint::tensor(self, name)?)
+    }
+}
+
+/// The pieces of a declared weight, checked against its declaration; `node` is the weight's node.
+pub fn load_pieces(op: &Op, weights: &dyn WeightSource) -> Result<Vec<WeightTensor>, EngineError> {
+    let Op::Weight { name, dtype, shape, pieces } = op else { unreachable!("{} is not a weight", op.name()) };
+    let loaded = pieces.iter().map(|p| weights.tensor(p)).collect::<Result<Vec<_>, _>>()?;
+    let expected: Option<usize> = shape.iter().try_fold(1usize, |a, d| a.checked_mul(d.as_fixed()?));
+    let found: usize = loaded.iter().map(|t| t.elements()).sum();
+    if expected != Some(found) || loaded.iter().any(|t| t.dtype != *dtype) {
+        return Err(EngineError::WeightType {
+            name: name.clone(),
+            declared: Type::new(*dtype, shape.clone()).to_string(),
+            found: loaded.iter().map(|t| format!("{}{:?}", t.dtype, t.shape)).collect::<Vec<_>>().join(" + "),
+        });
+    }
+    Ok(loaded)
+}
+
+/// Named tensors for one step.
+#[derive(Clone, Debug, Default)]
+pub struct Feeds(Vec<(String, HostTensor)>);
+
+impl Feeds {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn insert(&mut self, name: &str, t: HostTensor) {
+        self.0.push((name.to_string(), t));
+    }
+
+    pub fn get(&self, name: &str) -> Option<&HostTensor> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+    }
+
+    /// Checks the feeds of a graph's inputs and binds its symbols by their shapes, on top of `dims`.
+    pub fn bind(&self, graph: &Graph, dims: &Bindings) -> Result<Bindings, EngineError> {
+        let mut bindings = dims.clone();
+        for (_, node) in graph.inputs() {
+            let Op::Input { name, dtype, shape, .. } = &node.op else { continue };
+            let t = self.get(name).ok_or_else(|| EngineError::MissingFeed { name: name.clone() })?;
+            let mismatch = || EngineError::FeedType {
+                name: name.clone(),
+                declared: node.types[0].to_string(),
+                found: format!("{}{:?}", t.dtype(), t.shape()),
+            };
+            if t.dtype() != *dtype || t.shape().len() != shape.len() {
+                return Err(mismatch());
+            }
+            for (dim, &n) in shape.iter().zip(t.shape()) {
+                if let Some(symbol) = dim.as_symbol() {
+                    bindings.entry(symbol.to_string()).or_insert(n);
+                }
+            }
+            let bound = shape.iter().zip(t.shape()).all(|(d, &n)| d.eval(&bindings) == Some(n));
+            if !bound {
+                return Err(mismatch());
+            }
+        }
+        Ok(bindings)
+    }
+}

@@ -7,18 +7,25 @@ mod dtype;
 mod error;
 mod graph;
 mod infer;
+pub mod interp;
+mod math;
 mod op;
 mod shape;
+pub mod step;
 mod tensor;
+mod text;
+mod verify;
 
 pub use builder::{Builder, PagedBatch, SampleParams, Tensor};
 pub use decompose::{Native, decompose};
 pub use dtype::{DType, GgufFormat, QuantFormat, ScaleType, UnknownDType};
 pub use error::IrError;
 pub use graph::{Graph, Node, Value};
+pub use math::erf;
 pub use op::{
     Activation, AttentionSpec, BinaryOp, CompareOp, Op, PagedSpec, PoolKind, ReduceOp, RouteGroups,
     RouteScore, RouteSpec, ScatterMode, UnaryOp,
 };
 pub use shape::{BadDim, Bindings, Dim, Shape, Type, product};
 pub use tensor::{Element, HostTensor, f8};
+pub use text::REGION_DEPTH_MAX;

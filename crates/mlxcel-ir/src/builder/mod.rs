@@ -108,10 +108,6 @@ impl Builder {
         Tensor { builder: self, value: Value { node: u32::MAX, result: 0 } }
     }
 
-    pub(crate) fn wrap(&self, value: Value) -> Tensor<'_> {
-        Tensor { builder: self, value }
-    }
-
     /// Runs `edit` on the graph unless an error is recorded, and records what it returns.
     pub(crate) fn edit<T>(&self, edit: impl FnOnce(&mut Graph) -> Result<T, IrError>) -> Option<T> {
         let mut inner = self.inner.borrow_mut();
