@@ -6,6 +6,7 @@ ones would make every token predict itself.
 
 import math
 
+import layout
 from family import Family, Quant
 from weights import NORM_SPREAD, PROJECTION_GAIN, draw
 
@@ -270,6 +271,9 @@ GPT2 = Family(
         r"mlp\.c_fc\.weight$": gain(2.5, axis=0),
         r"attn\.c_\w+\.weight$": gain(PROJECTION_GAIN, axis=0),
     },
+    extras={"f32-inverse": {"scale_attn_by_inverse_layer_idx": True, "n_inner": 32, "n_positions": 168}},
+    to_mlx=layout.gpt2_to_mlx,
+    from_mlx=layout.gpt2_from_mlx,
 )
 
 GPT_NEOX = Family(
@@ -282,6 +286,8 @@ GPT_NEOX = Family(
         "tie_word_embeddings": False,
     },
     extras={"f32-sequential": {"use_parallel_residual": False, "attention_bias": False, "intermediate_size": 32}},
+    to_mlx=layout.gpt_neox_to_mlx,
+    from_mlx=layout.gpt_neox_from_mlx,
 )
 
 COHERE = Family(

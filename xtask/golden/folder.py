@@ -20,7 +20,11 @@ def save_model(model, folder, published=True):
 
 def load_model(folder, dtype=torch.float32):
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", local_files_only=True
+        folder,
+        dtype=dtype,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        local_files_only=True,
     )
     return model.eval()
 

@@ -7,9 +7,10 @@ import torch
 import transformers
 
 import dense
+import moe
 import variants
 
-REGISTRY = {family.name: family for family in dense.FAMILIES}
+REGISTRY = {family.name: family for family in dense.FAMILIES + moe.FAMILIES}
 
 
 def main(names):
