@@ -287,6 +287,9 @@ impl FromStr for DType {
         };
         let bits = bits.parse().map_err(|_| unknown())?;
         let group = group.parse().map_err(|_| unknown())?;
+        if !matches!(bits, 2..=6 | 8) || group == 0 {
+            return Err(unknown());
+        }
         Ok(DType::Quant(QuantFormat::Affine { bits, group, scale }))
     }
 }
@@ -315,7 +318,9 @@ mod tests {
         for d in all.chain([DType::Quant(QuantFormat::MxFp4)]) {
             assert_eq!(d.to_string().parse::<DType>(), Ok(d));
         }
-        assert!("affine4g".parse::<DType>().is_err());
+        for bad in ["affine4g", "affine4g0_f16", "affine7g64_f16", "affine0g64_f16"] {
+            assert!(bad.parse::<DType>().is_err(), "{bad}");
+        }
     }
 
     #[test]

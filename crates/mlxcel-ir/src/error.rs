@@ -13,8 +13,13 @@ pub enum IrError {
     UnknownState { name: String },
     #[error("state '{name}' is declared as {declared} but updated with {updated}")]
     StateType { name: String, declared: String, updated: String },
-    #[error("node %{node} ({op}): the recorded type {recorded} is not the inferred type {inferred}")]
-    TypeMismatch { node: u32, op: String, recorded: String, inferred: String },
+    #[error(
+        "{op} at node %{node}{}: the recorded type {recorded} is not the inferred type {inferred}",
+        at(label)
+    )]
+    TypeMismatch { op: String, node: u32, label: String, recorded: String, inferred: String },
+    #[error("in a region of {op} at node %{node}{}: {source}", at(label))]
+    Region { op: String, node: u32, label: String, source: Box<IrError> },
     #[error("{op}: a tensor of another graph was used; pass it to the region as a capture")]
     ForeignTensor { op: String },
     #[error("line {line}: {reason}")]

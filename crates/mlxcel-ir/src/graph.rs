@@ -57,8 +57,21 @@ impl Graph {
             operands.push(t.ok_or_else(|| fail(&[], format!("operand %{} is not defined yet", v.node)))?);
         }
         let types = infer(&op, &operands, &regions).map_err(|reason| fail(&operands, reason))?;
+        if types.len() > u16::MAX as usize {
+            return Err(fail(&operands, format!("{} results are too many", types.len())));
+        }
         self.nodes.push(Node { op, inputs, regions, types, label: label.to_string() });
         Ok(index)
+    }
+
+    /// A graph that nothing has checked, for tests of what checks graphs.
+    #[cfg(test)]
+    pub(crate) fn unchecked(
+        nodes: Vec<Node>,
+        outputs: Vec<(String, Value)>,
+        updates: Vec<(String, Value)>,
+    ) -> Graph {
+        Graph { nodes, outputs, updates }
     }
 
     pub fn nodes(&self) -> &[Node] {

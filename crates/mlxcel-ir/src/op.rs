@@ -10,7 +10,7 @@ use crate::tensor::HostTensor;
 
 /// What a node computes. Elementwise operands broadcast as in NumPy; nothing is promoted: operands agree in type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     // ---- leaves ----
     /// Fed at every step. `pad` fills the tail when an engine pads a symbolic axis to a bucket.
@@ -332,6 +332,7 @@ pub enum PoolKind {
 
 /// Dense attention. Scores are scaled, soft-capped, masked, and normalised with the sinks in the denominator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttentionSpec {
     pub scale: f64,
     pub causal: bool,
@@ -344,6 +345,7 @@ pub struct AttentionSpec {
 
 /// Attention over the paged cache; always causal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PagedSpec {
     pub scale: f64,
     pub window: Option<usize>,
@@ -354,6 +356,7 @@ pub struct PagedSpec {
 
 /// How a router turns logits into experts and weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RouteSpec {
     pub top_k: usize,
     pub score: RouteScore,
@@ -367,6 +370,7 @@ pub struct RouteSpec {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RouteGroups {
     pub count: usize,
     pub keep: usize,

@@ -28,7 +28,7 @@ pub struct Dim(BTreeMap<Vec<String>, i64>);
 
 impl Dim {
     pub fn fixed(n: usize) -> Self {
-        Self::term(n as i64, vec![])
+        Self::term(i64::try_from(n).unwrap_or(i64::MAX), vec![])
     }
 
     /// A named dimension. Names are letters, digits and underscores.
@@ -52,7 +52,8 @@ impl Dim {
     pub fn plus(&self, other: &Dim) -> Dim {
         let mut sum = self.0.clone();
         for (symbols, c) in &other.0 {
-            *sum.entry(symbols.clone()).or_insert(0) += c;
+            let entry = sum.entry(symbols.clone()).or_insert(0);
+            *entry = entry.saturating_add(*c);
         }
         sum.retain(|_, c| *c != 0);
         Dim(sum)
@@ -68,7 +69,8 @@ impl Dim {
             for (b, cb) in &other.0 {
                 let mut symbols = [a.as_slice(), b.as_slice()].concat();
                 symbols.sort();
-                *product.entry(symbols).or_insert(0) += ca.saturating_mul(*cb);
+                let entry = product.entry(symbols).or_insert(0);
+                *entry = entry.saturating_add(ca.saturating_mul(*cb));
             }
         }
         product.retain(|_, c| *c != 0);
@@ -84,7 +86,7 @@ impl Dim {
             for s in divisor {
                 rest.remove(rest.iter().position(|r| r == s)?);
             }
-            if c % by != 0 {
+            if c.checked_rem(by)? != 0 {
                 return None;
             }
             quotient.insert(rest, c / by);
@@ -116,6 +118,11 @@ impl Dim {
             out = out.plus(&term);
         }
         out
+    }
+
+    /// How many terms the polynomial has; products of shapes multiply it.
+    pub(crate) fn terms(&self) -> usize {
+        self.0.len()
     }
 
     /// The symbols that occur.
@@ -164,11 +171,17 @@ impl fmt::Debug for Dim {
 #[error("'{0}' is not a dimension")]
 pub struct BadDim(pub String);
 
+/// Longer texts are refused: reading a sum takes time in the square of its length.
+const TEXT_MAX: usize = 512;
+
 impl std::str::FromStr for Dim {
     type Err = BadDim;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadDim(text.to_string());
+        let bad = || BadDim(text.chars().take(TEXT_MAX).collect());
+        if text.len() > TEXT_MAX {
+            return Err(bad());
+        }
         let mut sum = Dim::fixed(0);
         let spaced = text.replace('-', "+-");
         for term in spaced.strip_prefix('+').unwrap_or(&spaced).split('+') {
@@ -180,7 +193,7 @@ impl std::str::FromStr for Dim {
                 product = product.times(&if named {
                     Dim::sym(factor)
                 } else {
-                    Self::term(factor.parse::<u32>().map_err(|_| bad())? as i64, vec![])
+                    Dim::fixed(factor.parse().map_err(|_| bad())?)
                 });
             }
             sum = sum.plus(&product);
@@ -203,11 +216,11 @@ impl<'de> Deserialize<'de> for Dim {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Either {
-            Number(u32),
+            Number(u64),
             Text(String),
         }
         match Either::deserialize(d)? {
-            Either::Number(n) => Ok(Dim::fixed(n as usize)),
+            Either::Number(n) => Ok(Dim::fixed(usize::try_from(n).unwrap_or(usize::MAX))),
             Either::Text(t) => t.parse().map_err(serde::de::Error::custom),
         }
     }

@@ -227,6 +227,7 @@ impl std::fmt::Debug for HostTensor {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Wire {
     dtype: DType,
     shape: Vec<usize>,

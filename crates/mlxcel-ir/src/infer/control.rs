@@ -54,7 +54,7 @@ pub(super) fn infer(op: &Op, x: &[&Type], regions: &[Graph]) -> Inferred {
 
 fn scan(x: &[&Type], regions: &[Graph], carried: usize, scanned: usize) -> Inferred {
     let [body] = regions else { return Err("takes one region".into()) };
-    ensure(scanned > 0 && carried + scanned <= x.len(), || {
+    ensure(scanned > 0 && carried.saturating_add(scanned) <= x.len(), || {
         format!("{carried} carried and {scanned} scanned of {} operands", x.len())
     })?;
     let length = x[carried].shape.first().ok_or("a scanned operand needs an axis")?;

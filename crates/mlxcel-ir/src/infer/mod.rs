@@ -18,6 +18,7 @@ pub(crate) fn infer(op: &Op, x: &[&Type], regions: &[Graph]) -> Inferred {
     if let Some(n) = arity(op) {
         ensure(x.len() == n, || format!("takes {n} operands, not {}", x.len()))?;
     }
+    ensure(finite(op), || "an attribute is not a finite number".into())?;
     match op {
         Op::If | Op::While { .. } | Op::Scan { .. } | Op::Fused => return control::infer(op, x, regions),
         _ => ensure(regions.is_empty(), || "takes no region".into())?,
@@ -85,6 +86,22 @@ pub(crate) fn infer(op: &Op, x: &[&Type], regions: &[Graph]) -> Inferred {
             one(x[0].with_dtype(*dtype))
         }
         _ => movement::infer(op, x),
+    }
+}
+
+/// Whether the attributes have a text form: JSON knows neither NaN nor infinity.
+fn finite(op: &Op) -> bool {
+    let cap = |c: Option<f64>| c.unwrap_or(0.0).is_finite();
+    match op {
+        Op::LayerNorm { eps, .. }
+        | Op::RmsNorm { eps, .. }
+        | Op::AddRmsNorm { eps }
+        | Op::GroupNorm { eps, .. } => eps.is_finite(),
+        Op::Rope { scale, .. } => scale.is_finite(),
+        Op::Attention(a) => a.scale.is_finite() && cap(a.softcap),
+        Op::PagedAttention(p) => p.scale.is_finite() && cap(p.softcap),
+        Op::MoeRoute(r) => r.scale.is_finite(),
+        _ => true,
     }
 }
 

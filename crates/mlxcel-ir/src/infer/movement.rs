@@ -31,11 +31,13 @@ pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
         Op::DynamicSlice { sizes } => {
             starts(x[0], x[1])?;
             ensure(sizes.len() == x[0].rank(), || format!("{} sizes for rank {}", sizes.len(), x[0].rank()))?;
+            fits(sizes, &x[0].shape)?;
             one(x[0].with_shape(sizes.clone()))
         }
         Op::UpdateSlice => {
             same_dtype(x[0], x[1])?;
             rank_is("the update", x[1], x[0].rank())?;
+            fits(&x[1].shape, &x[0].shape)?;
             starts(x[0], x[2])?;
             one(x[0].clone())
         }
@@ -98,6 +100,12 @@ fn starts(x: &Type, starts: &Type) -> Result<(), String> {
     same_shape("starts", starts, &[Dim::fixed(x.rank())])
 }
 
+/// Fixed sizes cannot exceed the fixed axes they are cut from, so that clamped starts keep the part inside.
+fn fits(part: &[Dim], whole: &[Dim]) -> Result<(), String> {
+    let exceeds = |(p, w): (&Dim, &Dim)| matches!((p.as_fixed(), w.as_fixed()), (Some(p), Some(w)) if p > w);
+    ensure(!part.iter().zip(whole).any(exceeds), || format!("{part:?} does not fit in {whole:?}"))
+}
+
 fn slice(x: &Type, axis: usize, (start, end): (&Dim, &Dim), step: usize) -> Inferred {
     axis_in(axis, x)?;
     ensure(step > 0, || "a step of zero".into())?;
@@ -138,7 +146,7 @@ fn pad(x: &Type, value: &Type, low: &[usize], high: &[usize]) -> Inferred {
     same_dtype(x, value)?;
     rank_is("the padding value", value, 0)?;
     ensure(low.len() == x.rank() && high.len() == x.rank(), || "one low and one high per axis".into())?;
-    let grown = |(i, d): (usize, &Dim)| d.plus(&Dim::fixed(low[i] + high[i]));
+    let grown = |(i, d): (usize, &Dim)| d.plus(&Dim::fixed(low[i])).plus(&Dim::fixed(high[i]));
     one(x.with_shape(x.shape.iter().enumerate().map(grown).collect()))
 }
 
@@ -176,6 +184,7 @@ fn conv(
     groups: usize,
 ) -> Inferred {
     same_dtype(x, w)?;
+    super::float("x", x)?;
     rank_is("the kernel", w, x.rank())?;
     let spatial =
         x.rank().checked_sub(2).filter(|s| (1..=3).contains(s)).ok_or("takes 1 to 3 spatial axes")?;
@@ -193,7 +202,7 @@ fn conv(
     for i in 0..spatial {
         let kernel =
             w.shape[i + 2].as_fixed().filter(|&k| k > 0).ok_or("the kernel must be fixed and not empty")?;
-        let reach = dilation[i] * (kernel - 1) + 1;
+        let reach = dilation[i].saturating_mul(kernel - 1).saturating_add(1);
         shape.push(windows(&x.shape[i + 2], reach, strides[i], padding[i])?);
     }
     one(x.with_shape(shape))
@@ -207,7 +216,7 @@ pub(super) fn windows(
     (low, high): (usize, usize),
 ) -> Result<Dim, String> {
     ensure(stride > 0, || "a stride of zero".into())?;
-    let padded = axis.plus(&Dim::fixed(low + high));
+    let padded = axis.plus(&Dim::fixed(low)).plus(&Dim::fixed(high));
     match padded.as_fixed() {
         Some(n) if n >= reach => Ok(Dim::fixed((n - reach) / stride + 1)),
         Some(n) => Err(format!("a window of {reach} does not fit an axis of {n}")),
