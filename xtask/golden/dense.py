@@ -271,9 +271,8 @@ GPT2 = Family(
         r"mlp\.c_fc\.weight$": gain(2.5, axis=0),
         r"attn\.c_\w+\.weight$": gain(PROJECTION_GAIN, axis=0),
     },
+    quants={"q4": Quant(to_mlx=layout.gpt2_to_mlx, from_mlx=layout.gpt2_from_mlx)},
     extras={"f32-inverse": {"scale_attn_by_inverse_layer_idx": True, "n_inner": 32, "n_positions": 168}},
-    to_mlx=layout.gpt2_to_mlx,
-    from_mlx=layout.gpt2_from_mlx,
 )
 
 GPT_NEOX = Family(
@@ -285,9 +284,8 @@ GPT_NEOX = Family(
         "rope_parameters": theta(10000.0, partial_rotary_factor=0.5),
         "tie_word_embeddings": False,
     },
+    quants={"q4": Quant(to_mlx=layout.gpt_neox_to_mlx, from_mlx=layout.gpt_neox_from_mlx)},
     extras={"f32-sequential": {"use_parallel_residual": False, "attention_bias": False, "intermediate_size": 32}},
-    to_mlx=layout.gpt_neox_to_mlx,
-    from_mlx=layout.gpt_neox_from_mlx,
 )
 
 COHERE = Family(

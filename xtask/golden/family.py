@@ -12,13 +12,16 @@ def same_names(tensors, _config):
 
 @dataclasses.dataclass(frozen=True)
 class Quant:
-    """How a quantised variant is made: `dtype` is that of scales, biases and everything left unquantised."""
+    """How a quantised variant is made, in mlx-lm's form: `dtype` is that of scales, biases and everything left unquantised."""
 
     group_size: int = 32
     bits: int = 4
     dtype: str = "bfloat16"
     # Modules with parameters of their own: path suffix to (group_size, bits), or None to leave them alone.
     overrides: dict = dataclasses.field(default_factory=dict)
+    # From the names transformers saves to the names stored, and back.
+    to_mlx: Callable = same_names
+    from_mlx: Callable = same_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +38,13 @@ class Family:
     cache_exact: bool = True
     # Also write experts stacked, as `save_pretrained` can.
     fused: bool = False
+    # Also write the experts in MXFP4, as gpt-oss is published.
+    mxfp4: bool = False
     # Small f32-only variants: name to changes of the configuration.
     extras: dict = dataclasses.field(default_factory=dict)
     bf16_compute: bool = False
     # Variant name to its quantisation.
     quants: dict = dataclasses.field(default_factory=lambda: {"q4": Quant()})
-    to_mlx: Callable = same_names
-    from_mlx: Callable = same_names
 
     @property
     def kind(self):

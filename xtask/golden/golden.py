@@ -7,10 +7,12 @@ import torch
 import transformers
 
 import dense
+import encoder
 import moe
 import variants
 
-REGISTRY = {family.name: family for family in dense.FAMILIES + moe.FAMILIES}
+MAKERS = {family.name: (variants.make, family) for family in dense.FAMILIES + moe.FAMILIES}
+MAKERS["bert"] = (encoder.make, encoder.BERT)
 
 
 def main(names):
@@ -18,12 +20,13 @@ def main(names):
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    chosen = list(REGISTRY) if names == ["all"] else names
-    unknown = [name for name in chosen if name not in REGISTRY]
+    chosen = list(MAKERS) if names == ["all"] else names
+    unknown = [name for name in chosen if name not in MAKERS]
     if unknown or not chosen:
-        raise SystemExit(f"usage: golden.py FAMILY... | all; families: {' '.join(REGISTRY)}; unknown: {unknown}")
+        raise SystemExit(f"usage: golden.py FAMILY... | all; families: {' '.join(MAKERS)}; unknown: {unknown}")
     for name in chosen:
-        variants.make(REGISTRY[name])
+        make, family = MAKERS[name]
+        make(family)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,7 @@ MIXTRAL = Family(
         "tie_word_embeddings": False,
     },
     fused=True,
-    to_mlx=layout.mixtral_to_mlx,
-    from_mlx=layout.mixtral_from_mlx,
+    quants={"q4": Quant(to_mlx=layout.mixtral_to_mlx, from_mlx=layout.mixtral_from_mlx)},
 )
 
 QWEN3_MOE = Family(
@@ -68,10 +67,10 @@ QWEN3_MOE = Family(
         "tie_word_embeddings": False,
     },
     fused=True,
-    quants={"q4": Quant(overrides={"mlp.gate": (32, 8)})},
+    quants={
+        "q4": Quant(overrides={"mlp.gate": (32, 8)}, to_mlx=layout.moe_to_mlx, from_mlx=layout.moe_from_mlx),
+    },
     extras={"f32-unnormed": {"norm_topk_prob": False, "num_hidden_layers": 2, "decoder_sparse_step": 2}},
-    to_mlx=layout.moe_to_mlx,
-    from_mlx=layout.moe_from_mlx,
 )
 
 DEEPSEEK_V3 = Family(
@@ -82,7 +81,7 @@ DEEPSEEK_V3 = Family(
         "num_key_value_heads": 2,
         "intermediate_size": 64,
         "moe_intermediate_size": 32,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "first_k_dense_replace": 1,
         "n_routed_experts": 8,
         "num_experts_per_tok": 3,
@@ -111,10 +110,17 @@ DEEPSEEK_V3 = Family(
     },
     init={"e_score_correction_bias": bias(0.15)},
     fused=True,
-    quants={"q4": Quant(overrides={"mlp.gate": None})},
+    # Older and newer mlx-lm differ in how they store the up-projection of keys and values.
+    quants={
+        "q4": Quant(overrides={"mlp.gate": None}, to_mlx=layout.moe_to_mlx, from_mlx=layout.moe_from_mlx),
+        "q4-mla": Quant(
+            overrides={"mlp.gate": None},
+            to_mlx=layout.deepseek_split_to_mlx,
+            from_mlx=layout.deepseek_split_from_mlx,
+        ),
+    },
     extras={
         "f32-plain": {
-            "num_hidden_layers": 2,
             "q_lora_rank": None,
             "attention_bias": False,
             "n_group": 1,
@@ -126,8 +132,6 @@ DEEPSEEK_V3 = Family(
             "rope_parameters": theta(10000.0),
         }
     },
-    to_mlx=layout.moe_to_mlx,
-    from_mlx=layout.moe_from_mlx,
 )
 
 GPT_OSS = Family(
@@ -158,9 +162,14 @@ GPT_OSS = Family(
         r"experts\.\w+_bias$": bias(BIAS_STD),
         r"sinks$": bias(1.0),
     },
-    quants={"q4": Quant(overrides={"mlp.router": (32, 8)})},
-    to_mlx=layout.gpt_oss_to_mlx,
-    from_mlx=layout.gpt_oss_from_mlx,
+    mxfp4=True,
+    quants={
+        "q4": Quant(
+            overrides={"mlp.router": (32, 8)},
+            to_mlx=layout.gpt_oss_to_mlx,
+            from_mlx=layout.gpt_oss_from_mlx,
+        ),
+    },
 )
 
 MAMBA = Family(
@@ -185,8 +194,7 @@ MAMBA = Family(
         r"dt_proj\.bias$": time_step,
         r"conv1d\.weight$": gain(PROJECTION_GAIN),
     },
-    to_mlx=layout.mamba_mlx,
-    from_mlx=layout.mamba_mlx,
+    quants={"q4": Quant(to_mlx=layout.mamba_mlx, from_mlx=layout.mamba_mlx)},
 )
 
 FAMILIES = (MIXTRAL, MAMBA, QWEN3_MOE, DEEPSEEK_V3, GPT_OSS)

@@ -11,6 +11,7 @@ import transformers
 import affine
 import dialect
 import folder
+import mxfp4
 import reference
 import weights
 
@@ -103,21 +104,38 @@ def quantise(tensors, quant):
     return stored, meant, entries
 
 
+def judge(family, tensors, config, seed):
+    """Cases of plain tensors in transformers' names."""
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch)
+        folder.write_tensors(plain, tensors, "pt")
+        folder.write_json(plain / "config.json", config)
+        return cases_of(family, folder.load_model(plain), seed)
+
+
 def make_quant(family, root, seed, quant, variant="q4"):
-    """MLX affine quantisation of the f32 variant, in mlx-lm's names."""
+    """MLX affine quantisation of the f32 variant; judged on the values that the stored tensors stand for."""
     path, source = root / variant, root / "f32"
     path.mkdir(parents=True)
     config = folder.read_config(source)
-    stored, meant, entries = quantise(family.to_mlx(folder.read_tensors(source), config), quant)
+    stored, meant, entries = quantise(quant.to_mlx(folder.read_tensors(source), config), quant)
     folder.write_tensors(path, stored, "mlx")
     setting = {"group_size": quant.group_size, "bits": quant.bits, **entries}
     folder.write_json(path / "config.json", {**config, "dtype": quant.dtype, "quantization": setting})
-    with tempfile.TemporaryDirectory() as scratch:
-        plain = Path(scratch)
-        folder.write_tensors(plain, family.from_mlx(meant, config), "pt")
-        folder.write_json(plain / "config.json", config)
-        cases = cases_of(family, folder.load_model(plain), seed)
+    cases = judge(family, quant.from_mlx(meant, config), config, seed)
     folder.write_golden(path, family.name, variant, cases, FEW_ROWS)
+
+
+def make_mxfp4(family, root, seed):
+    """The published form of gpt-oss: experts in MXFP4, the rest in bf16."""
+    path, source = root / "mxfp4", root / "bf16"
+    path.mkdir(parents=True)
+    config = folder.read_config(source)
+    stored, meant = mxfp4.convert(folder.read_tensors(source))
+    folder.write_tensors(path, stored, "pt")
+    folder.write_json(path / "config.json", {**config, "quantization_config": mxfp4.SETTING})
+    cases = judge(family, meant, config, seed)
+    folder.write_golden(path, family.name, "mxfp4", cases, FEW_ROWS)
 
 
 def make_extra(family, root, seed, variant):
@@ -139,6 +157,8 @@ def make_all(family, root, seed):
         make_bf16_compute(family, root, rounded)
     for variant, quant in family.quants.items():
         make_quant(family, root, seed, quant, variant)
+    if family.mxfp4:
+        make_mxfp4(family, root, seed)
     for variant in family.extras:
         make_extra(family, root, seed, variant)
 
