@@ -1,1 +1,53 @@
-fn main() {}
+//! The project's chores, run as `cargo xtask NAME`. Nothing here is part of what users install.
+
+mod check;
+mod golden;
+mod shell;
+mod tests_run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's chores.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Fetch what the tests need and run every test of the workspace.
+    Test {
+        /// Arguments for `cargo test`, such as `-p mlxcel-ir` or a part of a test's name.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Check formatting, lints, tidiness and dependencies.
+    Check,
+    /// Check the rules that compilers do not: layers, sizes, names, left-over markers, links.
+    Tidy,
+    /// Make the golden fixtures again with Hugging Face transformers (needs Python).
+    Golden {
+        /// Model families, or `all`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        families: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().chore {
+        Chore::Test { arguments } => tests_run::run(&arguments),
+        Chore::Check => check::run(),
+        Chore::Tidy => tidy::run(),
+        Chore::Golden { families } => golden::run(&families),
+    };
+    if let Err(error) = result {
+        eprintln!("xtask: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,105 @@
+//! Rules on Rust code: a file says what it is, nothing is left half done, and nothing panics by convenience.
+
+use super::{
+    File, Finding,
+    source::{Source, is_whole_word},
+};
+
+/// Words in comments that promise work instead of doing it.
+const PROMISES: [&str; 4] = ["TODO", "FIXME", "HACK", "XXX"];
+
+/// Macros that mark code as unfinished or under examination.
+const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
+
+/// Applies the rules of this file.
+pub(crate) fn check(file: &File, source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !file.text.starts_with("//!") {
+        findings.push(file.finding(1, "does not begin with //! and a sentence that says what it is"));
+    }
+    for promise in PROMISES {
+        let found = source.comments.match_indices(promise).map(|(at, _)| at);
+        for at in found.filter(|at| is_whole_word(&source.comments, *at, promise.len())) {
+            findings.push(file.finding(source.line(at), format!("{promise}: do it or leave it out")));
+        }
+    }
+    for name in UNFINISHED {
+        findings
+            .extend(source.words(name).map(|at| file.finding(source.line(at), format!("{name} is left in"))));
+    }
+    for (at, _) in source.code.match_indices("#[ignore") {
+        findings.push(file.finding(source.line(at), "a test is ignored"));
+    }
+    if !is_test_file(&file.path) {
+        findings.extend(unwraps(file, source));
+    }
+    findings
+}
+
+fn unwraps<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Finding> + 'a {
+    let found = source.code.match_indices(".unwrap()").map(|(at, _)| at).filter(|at| !source.is_test(*at));
+    found.map(|at| file.finding(source.line(at), "unwrap outside of tests; use ? or expect with the reason"))
+}
+
+/// Whether a file holds nothing but tests.
+fn is_test_file(path: &str) -> bool {
+    let folders = ["tests", "benches", "fuzz", "examples"];
+    path.split('/').any(|part| folders.contains(&part)) || path.ends_with("/tests.rs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said_of(path: &str, text: &str) -> Vec<String> {
+        let file = File { path: path.into(), text: text.into() };
+        check(&file, &Source::new(text)).iter().map(Finding::to_string).collect()
+    }
+
+    fn said(text: &str) -> Vec<String> {
+        said_of("a/src/b.rs", &format!("//! x\n{text}"))
+    }
+
+    #[test]
+    fn a_file_that_does_not_say_what_it_is_is_found() {
+        assert_eq!(said_of("a.rs", "use x;\n").len(), 1);
+        assert_eq!(said_of("a.rs", "// x\n").len(), 1);
+        assert!(said_of("a.rs", "//! x\n").is_empty());
+    }
+
+    #[test]
+    fn promises_are_found_in_comments_only() {
+        for promise in PROMISES {
+            assert_eq!(said(&format!("// {promise}: later\n/* ({promise}) */\n")).len(), 2, "{promise}");
+            assert!(
+                said(&format!("let a = \"{promise}\";\nlet {promise} = b;\n// {promise}S\n")).is_empty(),
+                "{promise}"
+            );
+        }
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        for name in UNFINISHED {
+            assert_eq!(
+                said(&format!("fn a() {{ {name}(\"x\") }}\n")),
+                [format!("a/src/b.rs:2: {name} is left in")]
+            );
+            assert!(said(&format!("// {name}()\nmy_{name}(x);\n")).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn ignored_tests_are_found() {
+        assert_eq!(said("#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n").len(), 2);
+    }
+
+    #[test]
+    fn unwrap_is_found_outside_of_tests() {
+        let text = "fn a() { b().unwrap(); }\n#[cfg(test)]\nmod tests {\n fn c() { d().unwrap(); }\n}\n";
+        assert_eq!(said(text).len(), 1);
+        assert!(said(text)[0].starts_with("a/src/b.rs:2: unwrap"));
+        assert!(said_of("a/tests/b.rs", &format!("//! x\n{text}")).is_empty());
+        assert!(said("// .unwrap()\na.unwrap_or(b).expect(\".unwrap()\");\n").is_empty());
+    }
+}
