@@ -38,8 +38,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a folder or a file. In a folder, `model.safetensors` is preferred, then the index of its shards, then a
-    /// single other `.safetensors`, then a single `.gguf` (or one set of split ones).
+    /// Opens a folder or a file. In a folder, `model.safetensors` is preferred, then the index of its shards,
+    /// then a single other `.safetensors`, then a single `.gguf` (or one set of split ones).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let found = std::fs::metadata(path).map_err(|e| WeightsError::io(path, e))?;

@@ -1,5 +1,5 @@
-//! `config.json` beside the weights: read whole for those above, understood here only as far as it says how the
-//! tensors are packed (the `quantization` object that MLX writes). All other fields belong to the models.
+//! `config.json` beside the weights: read whole for those above, understood here only as far as it says how
+//! the tensors are packed (the `quantization` object that MLX writes). All other fields belong to the models.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -20,7 +20,7 @@ pub enum WeightsError {
         folder.display()
     )]
     NoWeights { folder: PathBuf },
-    #[error("{} holds several weight files and no index ({}); name one of them", folder.display(), files.join(", "))]
+    #[error("{} holds several weight files ({}) and no index; name one", folder.display(), files.join(", "))]
     Ambiguous { folder: PathBuf, files: Vec<String> },
     #[error("'{}' is neither a folder, a .safetensors nor a .gguf file", path.display())]
     UnknownKind { path: PathBuf },

@@ -20,8 +20,8 @@ pub fn parse_index(text: &[u8]) -> Result<BTreeMap<String, String>> {
     Ok(index.weight_map.0)
 }
 
-/// Judged by the text alone and by the rules of every system at once, so that a checkpoint which is refused on one
-/// is refused on all.
+/// Judged by the text alone and by the rules of every system at once, so that a checkpoint which is refused
+/// on one is refused on all.
 fn is_plain_relative(file: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     let hostile = |c: char| c.is_control() || matches!(c, '\\' | ':');

@@ -1,6 +1,7 @@
 //! Weights as they lie in files: safetensors and GGUF readers, memory-mapped, and the packed formats that
-//! quantised checkpoints use. A [`Checkpoint`] gives tensors by name, without copying them; [`quant`] turns any
-//! of them into numbers. This crate knows no model: which names exist and what they mean is decided above it.
+//! quantised checkpoints use. A [`Checkpoint`] gives tensors by name, without copying them; [`quant`] turns
+//! any of them into numbers. This crate knows no model: which names exist and what they mean is decided above
+//! it.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights are used as they lie in the file, which is little-endian");

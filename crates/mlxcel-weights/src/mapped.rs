@@ -1,5 +1,5 @@
-//! Files mapped into memory. The only place of this crate that needs `unsafe`: the mapping itself, and the signal
-//! handler that turns a file truncated under a mapping into a sentence instead of a silent death.
+//! Files mapped into memory. The only place of this crate that needs `unsafe`: the mapping itself, and the
+//! signal handler that turns a file truncated under a mapping into a sentence instead of a silent death.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -22,9 +22,10 @@ impl Mapping {
             return Err(WeightsError::NotAFile { path: path.to_path_buf() });
         }
         let file = File::open(path).map_err(|e| WeightsError::io(path, e))?;
-        // SAFETY: the mapping is only read. Another process may still change the file; every length was checked
-        // against the mapping, never re-read from it, and decoding accepts any bytes, so changed contents give
-        // wrong numbers and nothing worse. Truncation raises SIGBUS, see `install_truncation_guard`.
+        // SAFETY: the mapping is only read. Another process may still change the file; every length was
+        // checked against the mapping, never re-read from it, and decoding accepts any bytes, so changed
+        // contents give wrong numbers and nothing worse. Truncation raises SIGBUS, see
+        // `install_truncation_guard`.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| WeightsError::io(path, e))?;
         Ok(Arc::new(Mapping(map)))
     }
@@ -38,9 +39,10 @@ impl Deref for Mapping {
     }
 }
 
-/// Makes a process whose model file is truncated while in use say so and exit with code 74 (input/output error),
-/// where the default is to be killed by SIGBUS without a word. Binaries call it once at their start; it replaces
-/// any SIGBUS handler. Elsewhere than on Unix it does nothing, since there a mapped file cannot be truncated.
+/// Makes a process whose model file is truncated while in use say so and exit with code 74 (input/output
+/// error), where the default is to be killed by SIGBUS without a word. Binaries call it once at their start;
+/// it replaces any SIGBUS handler. Elsewhere than on Unix it does nothing, since there a mapped file cannot
+/// be truncated.
 pub fn install_truncation_guard() {
     #[cfg(unix)]
     guard::install();
@@ -54,8 +56,8 @@ mod guard {
     const EXIT_CODE: libc::c_int = 74;
 
     pub(super) fn install() {
-        // SAFETY: a zeroed sigaction is valid, the handler has the right signature and calls only functions that
-        // are safe in a signal handler.
+        // SAFETY: a zeroed sigaction is valid, the handler has the right signature and calls only functions
+        // that are safe in a signal handler.
         let status = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_bus_error as extern "C" fn(libc::c_int) as usize;
@@ -66,7 +68,8 @@ mod guard {
     }
 
     extern "C" fn on_bus_error(_signal: libc::c_int) {
-        // SAFETY: write and _exit are async-signal-safe, and the message is a static buffer of the given length.
+        // SAFETY: write and _exit are async-signal-safe, and the message is a static buffer of the given
+        // length.
         unsafe {
             libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
             libc::_exit(EXIT_CODE)

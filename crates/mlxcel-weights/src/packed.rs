@@ -1,5 +1,6 @@
-//! From the arrays of a safetensors file to the tensors they make up: MLX stores a quantised matrix as `X.weight`,
-//! `X.scales` and `X.biases`, and MXFP4 experts come as `X_blocks` and `X_scales`. Everything else is itself.
+//! From the arrays of a safetensors file to the tensors they make up: MLX stores a quantised matrix as
+//! `X.weight`, `X.scales` and `X.biases`, and MXFP4 experts come as `X_blocks` and `X_scales`. Everything
+//! else is itself.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

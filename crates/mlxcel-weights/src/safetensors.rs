@@ -1,5 +1,6 @@
-//! The header of a safetensors file (<https://github.com/huggingface/safetensors#format>): eight bytes of length, a JSON
-//! object, then the data, which the tensors must cover without gaps or overlaps. Reads bytes, opens nothing.
+//! The header of a safetensors file (<https://github.com/huggingface/safetensors#format>): eight bytes of
+//! length, a JSON object, then the data, which the tensors must cover without gaps or overlaps. Reads bytes,
+//! opens nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -14,8 +14,9 @@ use crate::quant::RowDecoder;
 pub struct WeightTensor {
     pub dtype: DType,
     pub shape: Vec<usize>,
-    /// Plain types and GGUF blocks have one array; affine formats have codes, scales and biases; MXFP4 has codes
-    /// (two to a byte, low nibble first) and scales. Every array begins at a multiple of its element size.
+    /// Plain types and GGUF blocks have one array; affine formats have codes, scales and biases; MXFP4 has
+    /// codes (two to a byte, low nibble first) and scales. Every array begins at a multiple of its element
+    /// size.
     pub parts: Vec<Bytes>,
 }
 

@@ -1,5 +1,5 @@
-//! A file truncated while it is mapped ends the process with a sentence and exit code 74, not with a silent signal.
-//! This test runs itself: the child process maps a checkpoint, truncates it and reads it.
+//! A file truncated while it is mapped ends the process with a sentence and exit code 74, not with a silent
+//! signal. This test runs itself: the child process maps a checkpoint, truncates it and reads it.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(unix)]

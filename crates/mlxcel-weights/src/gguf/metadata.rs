@@ -1,5 +1,5 @@
-//! Typed access to GGUF metadata. A value of the wrong type is an error that names the key; integers are accepted
-//! in any width that holds them, since writers differ.
+//! Typed access to GGUF metadata. A value of the wrong type is an error that names the key; integers are
+//! accepted in any width that holds them, since writers differ.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! GGUF files, versions 2 and 3, little-endian (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>): typed
-//! metadata, then the table of tensors, then their data. Reads bytes, opens nothing, and does not know what any
-//! metadata key means except the alignment and the numbering of split files.
+//! GGUF files, versions 2 and 3, little-endian (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>):
+//! typed metadata, then the table of tensors, then their data. Reads bytes, opens nothing, and does not know
+//! what any metadata key means except the alignment and the numbering of split files.
 
 mod cursor;
 mod metadata;

@@ -1,4 +1,5 @@
-//! The tensor table of a GGUF file: names, dimensions, types and offsets, checked against the data that follows.
+//! The tensor table of a GGUF file: names, dimensions, types and offsets, checked against the data that
+//! follows.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! MLX affine formats: `scale * code + bias` per group, in that order and without fusing, so that every engine that
-//! decodes first gets the same numbers. The codes of a row are one bit stream, lowest bits first.
+//! MLX affine formats: `scale * code + bias` per group, in that order and without fusing, so that every
+//! engine that decodes first gets the same numbers. The codes of a row are one bit stream, lowest bits first.
 
 use mlxcel_ir::ScaleType;
 
@@ -60,8 +60,8 @@ fn decode_bits<const BITS: usize, const N: usize>(
     }
 }
 
-/// Eight codes take `BITS` bytes. They are read as two words of four, which fit in 32 bits for every width, so that
-/// one shift by a constant vector separates them.
+/// Eight codes take `BITS` bytes. They are read as two words of four, which fit in 32 bits for every width,
+/// so that one shift by a constant vector separates them.
 #[inline(always)]
 fn decode_group<const BITS: usize>(codes: &[u8], scale: f32, bias: f32, out: &mut [f32]) {
     let mask = (1u32 << BITS) - 1;

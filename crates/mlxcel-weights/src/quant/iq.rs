@@ -1,5 +1,5 @@
-//! The GGUF formats with tables: IQ4 codes index sixteen uneven steps; IQ2 and IQ3 codes index a table of whole
-//! groups of magnitudes, with the signs beside them.
+//! The GGUF formats with tables: IQ4 codes index sixteen uneven steps; IQ2 and IQ3 codes index a table of
+//! whole groups of magnitudes, with the signs beside them.
 
 use super::iq_tables::{IQ2_XXS_GRID, IQ3_XXS_GRID};
 use super::{Block, f16_field, field};
@@ -82,7 +82,8 @@ impl Block for Iq2Xxs {
     const LEN: usize = 256;
     const BYTES: usize = 66;
 
-    /// Layout: d, then for each 32 elements four table indices and a word with four sign fields and a scale on top.
+    /// Layout: d, then for each 32 elements four table indices and a word with four sign fields and a scale
+    /// on top.
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
         let d = f16_field(block, 0);

@@ -1,5 +1,5 @@
-//! The magnitude tables of the GGUF formats IQ2_XXS and IQ3_XXS. They are part of the format: arbitrary points of a
-//! lattice, chosen once by its author, which every reader must share.
+//! The magnitude tables of the GGUF formats IQ2_XXS and IQ3_XXS. They are part of the format: arbitrary
+//! points of a lattice, chosen once by its author, which every reader must share.
 
 /// Eight magnitudes for each code of IQ2_XXS.
 pub(super) static IQ2_XXS_GRID: [[u8; 8]; 256] = {

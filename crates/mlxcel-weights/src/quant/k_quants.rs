@@ -1,5 +1,5 @@
-//! The GGUF "K" formats: super-blocks of 256 elements whose 16 or 8 sub-blocks have small integer scales of their
-//! own, themselves scaled by one or two halves.
+//! The GGUF "K" formats: super-blocks of 256 elements whose 16 or 8 sub-blocks have small integer scales of
+//! their own, themselves scaled by one or two halves.
 
 use super::{Block, f16_field, field};
 
@@ -42,7 +42,8 @@ super_block!(
     Q6K, 210, q6_k
 );
 
-/// Layout: 16 scales, 64 bytes of codes, d, dmin. Bits `2k` of the 32 bytes of a half are its `k`-th 32 elements.
+/// Layout: 16 scales, 64 bytes of codes, d, dmin. Bits `2k` of the 32 bytes of a half are its `k`-th 32
+/// elements.
 #[inline(always)]
 fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let scales: &[u8; 16] = field(block, 0);
@@ -57,8 +58,8 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
-/// Layout: 32 bytes of high bits, 64 bytes of low bits as in Q2_K, 12 bytes of scales, d. Bit `k` of the 32 high
-/// bytes belongs to the `k`-th 32 elements, and means "no subtraction of four".
+/// Layout: 32 bytes of high bits, 64 bytes of low bits as in Q2_K, 12 bytes of scales, d. Bit `k` of the 32
+/// high bytes belongs to the `k`-th 32 elements, and means "no subtraction of four".
 #[inline(always)]
 fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let scales = q3_scales(field(block, 96));
@@ -85,8 +86,8 @@ fn q3_scales(packed: &[u8; 12]) -> [i8; 16] {
     })
 }
 
-/// Layout: d, dmin, 12 bytes of scales, 128 bytes of codes. The low nibbles of 32 bytes are one sub-block, the high
-/// ones the next.
+/// Layout: d, dmin, 12 bytes of scales, 128 bytes of codes. The low nibbles of 32 bytes are one sub-block,
+/// the high ones the next.
 #[inline(always)]
 fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (scales, mins) = scales_and_mins(f16_field(block, 0), f16_field(block, 2), field(block, 4));
@@ -117,8 +118,8 @@ fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     }
 }
 
-/// Eight scales and eight minima of six bits: the first four of each in the low bits of the first eight bytes, the
-/// last four as nibbles of the last four bytes with their top two bits on top of the first eight.
+/// Eight scales and eight minima of six bits: the first four of each in the low bits of the first eight
+/// bytes, the last four as nibbles of the last four bytes with their top two bits on top of the first eight.
 #[inline(always)]
 fn scales_and_mins(d: f32, dmin: f32, packed: &[u8; 12]) -> ([f32; 8], [f32; 8]) {
     let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
@@ -132,8 +133,9 @@ fn scales_and_mins(d: f32, dmin: f32, packed: &[u8; 12]) -> ([f32; 8], [f32; 8])
     (scales, mins)
 }
 
-/// Layout: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 scales, d. In each half of 128 elements the
-/// nibbles go low halves first, over 64 bytes; bits `2k` of its 32 high bytes belong to its `k`-th 32 elements.
+/// Layout: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 scales, d. In each half of 128 elements
+/// the nibbles go low halves first, over 64 bytes; bits `2k` of its 32 high bytes belong to its `k`-th 32
+/// elements.
 #[inline(always)]
 fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let scales: &[u8; 16] = field(block, 192);

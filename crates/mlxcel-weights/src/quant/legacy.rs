@@ -1,5 +1,5 @@
-//! The GGUF formats with one scale per 32 elements. Nibble `i` of the low half is element `i`, of the high half
-//! element `16 + i`; the fifth bits of Q5 lie in a 32-bit mask in the order of the elements.
+//! The GGUF formats with one scale per 32 elements. Nibble `i` of the low half is element `i`, of the high
+//! half element `16 + i`; the fifth bits of Q5 lie in a 32-bit mask in the order of the elements.
 
 use super::{Block, f16_field, field};
 

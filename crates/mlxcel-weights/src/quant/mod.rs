@@ -1,8 +1,9 @@
 //! Exact decoding of every stored format to `f32`, one range of a row at a time.
 //!
-//! Decoders are `#[inline(always)]` loops over fixed-size blocks without branches on the data, so that a caller
-//! compiled with wider target features gets them vectorised for those. They are the definition of the formats; an
-//! engine may have faster kernels of its own, checked against these. Nothing here reads files or starts threads.
+//! Decoders are `#[inline(always)]` loops over fixed-size blocks without branches on the data, so that a
+//! caller compiled with wider target features gets them vectorised for those. They are the definition of the
+//! formats; an engine may have faster kernels of its own, checked against these. Nothing here reads files or
+//! starts threads.
 
 mod affine;
 mod encode;
@@ -61,7 +62,8 @@ pub struct QuantRows<'a> {
 }
 
 impl<'a> RowDecoder<'a> {
-    /// Panics if the arrays do not hold a whole number of rows of the type, which [`crate::WeightTensor::new`] checks.
+    /// Panics if the arrays do not hold a whole number of rows of the type, which
+    /// [`crate::WeightTensor::new`] checks.
     pub fn new(dtype: DType, cols: usize, parts: &[&'a [u8]]) -> Self {
         let row = part_sizes(dtype, &[cols]).expect("rows divide into blocks");
         let rows = parts[0].len().checked_div(row[0]).unwrap_or(0);
@@ -91,7 +93,8 @@ impl<'a> RowDecoder<'a> {
         Some(QuantRows { format, cols: self.cols, rows: self.rows, parts: self.parts })
     }
 
-    /// Elements `start..start + out.len()` of `row`. Panics if they are not there or do not fall on block bounds.
+    /// Elements `start..start + out.len()` of `row`. Panics if they are not there or do not fall on block
+    /// bounds.
     #[inline(always)]
     pub fn decode(&self, row: usize, start: usize, out: &mut [f32]) {
         match self.quant() {

@@ -1,6 +1,6 @@
-//! Microscaling FP4 (OCP MX specification 1.0): 32 codes of sign, two exponent bits and one mantissa bit, and one
-//! power of two. Checkpoints keep codes and scales in two arrays; GGUF interleaves them and orders nibbles as its
-//! other formats do.
+//! Microscaling FP4 (OCP MX specification 1.0): 32 codes of sign, two exponent bits and one mantissa bit, and
+//! one power of two. Checkpoints keep codes and scales in two arrays; GGUF interleaves them and orders
+//! nibbles as its other formats do.
 
 use super::{Block, field};
 
@@ -38,8 +38,8 @@ pub(super) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Twice the value of a code: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. Codes from 2 on have the bits of an `f32`
-/// in small.
+/// Twice the value of a code: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. Codes from 2 on have the bits of
+/// an `f32` in small.
 #[inline(always)]
 fn e2m1_doubled(code: u8) -> f32 {
     const REBIAS: u32 = (128 - 1) << 23;

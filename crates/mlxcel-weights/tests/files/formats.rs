@@ -1,5 +1,4 @@
 //! Decoding against values that the formats' own Python packages computed (see `fixtures/make_*.py`).
-#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 

@@ -1,0 +1,9 @@
+//! Whole files, sound and corrupt, read through the public interface.
+#![allow(clippy::unwrap_used)]
+
+mod checkpoints;
+mod forge;
+mod formats;
+mod hostile_gguf;
+mod hostile_safetensors;
+mod random;
