@@ -1,4 +1,4 @@
-"""Makes the golden fixtures: `golden.py FAMILY...` or `golden.py all`. Deterministic for the pinned versions."""
+"""Makes the golden fixtures: `golden.py FAMILY...` or `golden.py all`; `rope` stands for the rotary variants. Deterministic for the pinned versions."""
 
 import sys
 import warnings
@@ -9,10 +9,12 @@ import transformers
 import dense
 import encoder
 import moe
+import rope
 import variants
 
 MAKERS = {family.name: (variants.make, family) for family in dense.FAMILIES + moe.FAMILIES}
 MAKERS["bert"] = (encoder.make, encoder.BERT)
+MAKERS["rope"] = (rope.make, "rope")
 
 
 def main(names):
@@ -23,10 +25,10 @@ def main(names):
     chosen = list(MAKERS) if names == ["all"] else names
     unknown = [name for name in chosen if name not in MAKERS]
     if unknown or not chosen:
-        raise SystemExit(f"usage: golden.py FAMILY... | all; families: {' '.join(MAKERS)}; unknown: {unknown}")
+        raise SystemExit(f"usage: golden.py FAMILY... | all; known: {' '.join(MAKERS)}; unknown: {unknown}")
     for name in chosen:
-        make, family = MAKERS[name]
-        make(family)
+        make, what = MAKERS[name]
+        make(what)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The op cases, one module per group."""
