@@ -1,1 +1,4 @@
-//! (to be written)
+//! One suite that every engine passes: ops, models, goldens. Development only.
+
+pub mod models;
+pub mod sequence;

@@ -1,0 +1,81 @@
+//! Grouped-query attention over the paged cache.
+
+use mlxcel_ir::{PagedSpec, Tensor};
+
+use crate::net::{Bias, Net};
+use crate::rope::Rope;
+
+/// A norm on the heads of queries or keys: parameters under the name, `x [tokens, heads, head_dim]`.
+pub type HeadNorm<'a> = &'a dyn for<'g> Fn(&Net<'g>, &str, Tensor<'g>) -> Tensor<'g>;
+
+/// What distinguishes one attention layer from another.
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
+    pub layer: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub scale: f64,
+    pub rope: Option<&'a Rope>,
+    pub window: Option<usize>,
+    pub softcap: Option<f64>,
+    pub qkv_bias: Bias,
+    pub out_bias: Bias,
+    /// Applied to `q_norm` and `k_norm` after the split into heads, before the rotation.
+    pub head_norm: Option<HeadNorm<'a>>,
+    /// One extra logit per head in the softmax, under `sinks`.
+    pub sinks: bool,
+}
+
+impl<'a> Attention<'a> {
+    /// The usual layer: scaled by the root of the head width, nothing special.
+    pub fn new(layer: usize, (heads, kv_heads, head_dim): (usize, usize, usize)) -> Self {
+        Attention {
+            layer,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f64).powf(-0.5),
+            rope: None,
+            window: None,
+            softcap: None,
+            qkv_bias: Bias::No,
+            out_bias: Bias::No,
+            head_norm: None,
+            sinks: false,
+        }
+    }
+}
+
+/// `q_proj`, `k_proj`, `v_proj`, attention, `o_proj`.
+pub fn attention<'g>(net: &Net<'g>, a: &Attention<'_>, x: Tensor<'g>) -> Tensor<'g> {
+    let width = x.dim(1).as_fixed().unwrap_or(0);
+    let q = net.linear("q_proj", x, a.heads * a.head_dim, a.qkv_bias);
+    let k = net.linear("k_proj", x, a.kv_heads * a.head_dim, a.qkv_bias);
+    let v = net.linear("v_proj", x, a.kv_heads * a.head_dim, a.qkv_bias);
+    let [q, k, v] = split_heads(a, [q, k, v]);
+    let out = attend(net, a, [q, k, v]);
+    net.linear("o_proj", out, width, a.out_bias)
+}
+
+/// `[tokens, heads * head_dim]` to `[tokens, heads, head_dim]`.
+pub fn split_heads<'g>(a: &Attention<'_>, [q, k, v]: [Tensor<'g>; 3]) -> [Tensor<'g>; 3] {
+    [
+        q.split_last(a.heads, a.head_dim),
+        k.split_last(a.kv_heads, a.head_dim),
+        v.split_last(a.kv_heads, a.head_dim),
+    ]
+}
+
+/// Norm, rotation, cache and attention of split heads, to `[tokens, heads * head_dim]`.
+pub fn attend<'g>(net: &Net<'g>, a: &Attention<'_>, [q, k, v]: [Tensor<'g>; 3]) -> Tensor<'g> {
+    let prepare = |name: &str, x: Tensor<'g>| {
+        let normed = a.head_norm.map_or(x, |norm| norm(net, name, x));
+        a.rope.map_or(normed, |rope| rope.apply(net, normed))
+    };
+    let (q, k) = (prepare("q_norm", q), prepare("k_norm", k));
+    let sinks = a.sinks.then(|| net.tensor("sinks", &[a.heads]));
+    let spec =
+        PagedSpec { scale: a.scale, window: a.window, softcap: a.softcap, sinks: a.sinks, value_dim: None };
+    net.b.paged_attention((q, k, Some(v)), net.inputs.paged(), sinks, a.layer, spec).merge_last()
+}

@@ -1,0 +1,58 @@
+//! The model families, one file each: the configuration, the graph, and the names of the weights.
+
+mod llama;
+
+use serde_json::Value;
+
+use crate::config::Common;
+use crate::error::ModelError;
+use crate::names::Rule;
+use crate::net::Net;
+use crate::rope::Rope;
+
+/// A family of models.
+#[derive(Clone, Copy)]
+pub struct Family {
+    /// `model_type` in `config.json`.
+    pub name: &'static str,
+    /// Other model types that are this family under another name.
+    pub aliases: &'static [&'static str],
+    /// Other spellings of tensor names in safetensors files.
+    pub names: &'static [Rule],
+    /// Tensors that some checkpoints carry and nothing needs: a published name contains one of these.
+    pub ignore: &'static [&'static str],
+    /// How GGUF files of this family differ; `None` where the family has no GGUF architecture.
+    pub gguf: Option<Gguf>,
+    pub build: for<'g> fn(&Net<'g>, &Value) -> Result<Built, ModelError>,
+}
+
+/// GGUF's view of a family.
+#[derive(Clone, Copy)]
+pub struct Gguf {
+    pub architecture: &'static str,
+    /// Names beyond the common table.
+    pub names: &'static [Rule],
+    /// Queries and keys are stored for a rotation of neighbours.
+    pub interleaved: bool,
+}
+
+/// What a caller must know of a model besides its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Built {
+    pub vocab_size: usize,
+    /// The longest sequence the model was made for.
+    pub max_context: usize,
+    /// A sequence that grows past this length must be computed anew, since its rotation changes.
+    pub recompute_past: Option<usize>,
+}
+
+impl Built {
+    /// The usual facts of a decoder with these rotations.
+    pub fn new(c: &Common, ropes: &[&Rope]) -> Self {
+        let recompute_past = ropes.iter().find_map(|r| r.switches_at());
+        Built { vocab_size: c.vocab_size, max_context: c.context(), recompute_past }
+    }
+}
+
+/// All families, by name.
+pub const FAMILIES: &[Family] = &[llama::FAMILY];

@@ -1,0 +1,179 @@
+//! GGUF metadata as a `config.json`: the same fields under the names Hugging Face uses, so that a family reads one
+//! configuration. Keys are `<architecture>.<name>`; the specification is
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+use mlxcel_weights::{Checkpoint, GgufMetadata, GgufValue};
+use serde_json::{Map, Value, json};
+
+use crate::error::ModelError;
+use crate::families::{FAMILIES, Family, Gguf};
+use crate::names::Rule;
+
+/// Metadata key (without the architecture) and configuration field.
+const FIELDS: &[(&str, &str)] = &[
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.layer_norm_epsilon", "layer_norm_eps"),
+    ("attention.sliding_window", "sliding_window"),
+    ("attention.scale", "attention_multiplier"),
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("rope.freq_base", "rope_theta"),
+    ("rope.freq_base_swa", "rope_local_base_freq"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("logit_scale", "logit_scale"),
+    ("embedding_scale", "embedding_multiplier"),
+    ("residual_scale", "residual_multiplier"),
+    ("use_parallel_residual", "use_parallel_residual"),
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+    ("leading_dense_block_count", "first_k_dense_replace"),
+    ("ssm.conv_kernel", "conv_kernel"),
+    ("ssm.inner_size", "intermediate_size"),
+    ("ssm.state_size", "state_size"),
+    ("ssm.time_step_rank", "time_step_rank"),
+];
+
+/// Names of the common layout.
+const NAMES: &[Rule] = &[
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+    ("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+    ("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
+    ("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
+    ("blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"),
+    ("blk.{}.attn_qkv", "model.layers.{}.self_attn.qkv_proj"),
+    ("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
+    ("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+    ("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+    ("blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks"),
+    ("blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"),
+    ("blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"),
+    ("blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"),
+    ("blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"),
+    ("blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate"),
+    ("blk.{}.ffn_gate_exps", "model.layers.{}.mlp.switch_mlp.gate_proj"),
+    ("blk.{}.ffn_up_exps", "model.layers.{}.mlp.switch_mlp.up_proj"),
+    ("blk.{}.ffn_down_exps", "model.layers.{}.mlp.switch_mlp.down_proj"),
+    ("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"),
+    ("blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_experts.up_proj"),
+    ("blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_experts.down_proj"),
+    ("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+    ("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
+];
+
+/// The family of a GGUF file, with its view of GGUF.
+pub(crate) fn family(metadata: &GgufMetadata) -> Result<(&'static Family, Gguf), ModelError> {
+    let architecture = metadata.str("general.architecture")?;
+    let experts = integer(metadata, &format!("{architecture}.expert_count")).unwrap_or(0);
+    // Mixtral files call themselves llama; only the experts tell.
+    let wanted = if architecture == "llama" && experts > 0 { Some("mixtral") } else { None };
+    let views = FAMILIES.iter().filter_map(|f| f.gguf.map(|g| (f, g)));
+    let found =
+        views.clone().find(|(f, g)| g.architecture == architecture && wanted.is_none_or(|w| f.name == w));
+    found.ok_or_else(|| ModelError::UnknownArchitecture {
+        found: architecture.to_string(),
+        supported: views.map(|(_, g)| g.architecture).collect(),
+    })
+}
+
+/// The tables that bring a GGUF file's names to the published ones: the family's own first.
+pub(crate) fn rules(gguf: &Gguf) -> Vec<Rule> {
+    [gguf.names, NAMES].concat()
+}
+
+fn integer(metadata: &GgufMetadata, key: &str) -> Option<i64> {
+    metadata.get(key).and_then(GgufValue::as_i64)
+}
+
+/// The configuration a family reads.
+pub(crate) fn config(
+    checkpoint: &Checkpoint,
+    metadata: &GgufMetadata,
+    gguf: &Gguf,
+) -> Result<Value, ModelError> {
+    let key = |name: &str| format!("{}.{name}", gguf.architecture);
+    let mut out = Map::new();
+    for (name, field) in FIELDS {
+        if let Some(v) = metadata.get(&key(name)).and_then(scalar) {
+            out.insert(field.to_string(), v);
+        }
+    }
+    let vocabulary = checkpoint.info("token_embd.weight").and_then(|(_, s)| s.first().copied());
+    if let Some(n) = vocabulary {
+        out.insert("vocab_size".into(), json!(n));
+    }
+    let has = |name: &str| checkpoint.info(name).is_some();
+    out.insert("tie_word_embeddings".into(), json!(!has("output.weight")));
+    out.insert("attention_bias".into(), json!(has("blk.0.attn_q.bias")));
+    out.insert("mlp_bias".into(), json!(has("blk.0.ffn_down.bias")));
+    out.insert("rope_interleaved".into(), json!(gguf.interleaved));
+    if out.get("sliding_window") == Some(&json!(0)) {
+        out.remove("sliding_window");
+    }
+    if let Some(n) = out.get("num_experts").cloned() {
+        out.insert("num_local_experts".into(), n.clone());
+        out.insert("n_routed_experts".into(), n);
+    }
+    partial_rotation(metadata, &key, &mut out);
+    scaling(metadata, &key, &mut out);
+    Ok(Value::Object(out))
+}
+
+fn scalar(v: &GgufValue) -> Option<Value> {
+    match v {
+        GgufValue::Bool(b) => Some(json!(b)),
+        GgufValue::F32(f) => Some(json!(f)),
+        GgufValue::F64(f) => Some(json!(f)),
+        other => other.as_i64().map(|i| json!(i)),
+    }
+}
+
+fn partial_rotation(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<String, Value>) {
+    let number = |field: &str| out.get(field).and_then(Value::as_u64);
+    let head_dim = number("head_dim").or_else(|| {
+        let (hidden, heads) = (number("hidden_size")?, number("num_attention_heads")?);
+        hidden.checked_div(heads)
+    });
+    if let (Some(rotary), Some(head_dim)) = (integer(metadata, &key("rope.dimension_count")), head_dim)
+        && head_dim > 0
+        && rotary as u64 != head_dim
+    {
+        out.insert("partial_rotary_factor".into(), json!(rotary as f64 / head_dim as f64));
+    }
+}
+
+fn scaling(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<String, Value>) {
+    let Ok(kind) = metadata.str(&key("rope.scaling.type")) else { return };
+    if kind == "none" {
+        return;
+    }
+    let mut rope = Map::from_iter([("rope_type".to_string(), json!(kind))]);
+    let settings = [
+        ("rope.scaling.factor", "factor"),
+        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+        ("rope.scaling.attn_factor", "attention_factor"),
+        ("rope.scaling.yarn_beta_fast", "beta_fast"),
+        ("rope.scaling.yarn_beta_slow", "beta_slow"),
+    ];
+    for (name, field) in settings {
+        if let Some(v) = metadata.get(&key(name)).and_then(scalar) {
+            rope.insert(field.to_string(), v);
+        }
+    }
+    out.insert("rope_scaling".into(), Value::Object(rope));
+}

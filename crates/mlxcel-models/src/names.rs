@@ -1,0 +1,76 @@
+//! Tensor names. A family is written with the names Hugging Face publishes; other spellings (GGUF, MLX, older
+//! releases) are brought to those by tables of rules.
+
+use std::collections::BTreeMap;
+
+use crate::error::ModelError;
+
+/// `from` is rewritten to `to`. A rule matches whole dotted segments at the start of a name; `{}` stands for a
+/// number on both sides. The first match counts.
+pub type Rule = (&'static str, &'static str);
+
+/// Published name to the name in the file.
+#[derive(Debug, Default)]
+pub struct Names(BTreeMap<String, String>);
+
+impl Names {
+    /// Applies `rules` to every name of a file.
+    pub fn new<'a>(files: impl Iterator<Item = &'a str>, rules: &[Rule]) -> Result<Names, ModelError> {
+        let mut map = BTreeMap::new();
+        for file in files {
+            let published = rules.iter().find_map(|r| apply(r, file)).unwrap_or_else(|| file.to_string());
+            if let Some(first) = map.insert(published.clone(), file.to_string()) {
+                return Err(ModelError::Ambiguous { name: published, first, second: file.to_string() });
+            }
+        }
+        Ok(Names(map))
+    }
+
+    pub fn file_name(&self, published: &str) -> Option<&str> {
+        self.0.get(published).map(String::as_str)
+    }
+
+    /// All pairs of published and file name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(p, f)| (p.as_str(), f.as_str()))
+    }
+}
+
+fn apply((from, to): &Rule, name: &str) -> Option<String> {
+    let (head, tail) = from.split_once("{}").map_or((*from, None), |(h, t)| (h, Some(t)));
+    let rest = name.strip_prefix(head)?;
+    let (number, rest) = match tail {
+        None => ("", rest),
+        Some(tail) => {
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            (&rest[..digits], rest[digits..].strip_prefix(tail)?)
+        }
+    };
+    let whole_segment = rest.is_empty() || rest.starts_with('.') || from.ends_with('.');
+    let numbered = tail.is_none() || !number.is_empty();
+    (whole_segment && numbered).then(|| format!("{}{rest}", to.replacen("{}", number, 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_rewrite_whole_segments_and_carry_the_layer_number() {
+        let rule = ("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj");
+        assert_eq!(apply(&rule, "blk.12.attn_q.weight").unwrap(), "model.layers.12.self_attn.q_proj.weight");
+        assert_eq!(apply(&rule, "blk.12.attn_q_norm.weight"), None);
+        assert_eq!(apply(&rule, "blk.x.attn_q.weight"), None);
+        assert_eq!(apply(&("output", "lm_head"), "output_norm.weight"), None);
+        assert_eq!(
+            apply(&("h.", "transformer.h."), "h.3.ln_1.weight").unwrap(),
+            "transformer.h.3.ln_1.weight"
+        );
+    }
+
+    #[test]
+    fn two_files_for_one_name_are_refused() {
+        let rules: &[Rule] = &[("b", "a")];
+        assert!(Names::new(["a.x", "b.x"].into_iter(), rules).is_err());
+    }
+}
