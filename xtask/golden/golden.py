@@ -8,6 +8,7 @@ import transformers
 
 import dense
 import encoder
+import gguf_dequant
 import moe
 import rope
 import variants
@@ -15,6 +16,7 @@ import variants
 MAKERS = {family.name: (variants.make, family) for family in dense.FAMILIES + moe.FAMILIES}
 MAKERS["bert"] = (encoder.make, encoder.BERT)
 MAKERS["rope"] = (rope.make, "rope")
+MAKERS["gguf-dequant"] = (gguf_dequant.make, "gguf-dequant")
 
 
 def main(names):

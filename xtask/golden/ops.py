@@ -10,11 +10,11 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 
-from ops_cases import attention, choice, contraction, elementwise, movement, norm, order, recurrent, signals
+from ops_cases import attention, choice, contraction, control, elementwise, movement, norm, order, paged, recurrent, signals
 from ops_cases.case import Case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "ops"
-GROUPS = [elementwise, movement, order, norm, contraction, attention, choice, recurrent, signals]
+GROUPS = [elementwise, movement, order, norm, contraction, attention, paged, choice, recurrent, signals, control]
 LIMIT_BYTES = 1_000_000
 
 

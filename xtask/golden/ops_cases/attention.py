@@ -1,6 +1,4 @@
-"""Dense and paged attention. The plain forms come from torch; the others from a loop over heads and queries."""
-
-import math
+"""Dense attention. The plain forms come from torch; the others from a loop over heads and queries."""
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +38,7 @@ def _one_query(q, keys, values, seen, scale, bias=None, cap=None, sink=None):
     return weights @ values[seen]
 
 
-def _loop(q, k, v, scale, window=None, causal=True, keep=None, bias=None, cap=None, sinks=None):
+def loop(q, k, v, scale, window=None, causal=True, keep=None, bias=None, cap=None, sinks=None):
     """Query i of n stands at key position `keys - n + i`; query heads share key heads in runs."""
     batch, queries, heads, _ = q.shape
     keys, kv_heads = k.shape[1], k.shape[2]
@@ -86,14 +84,14 @@ def attention_causal_behind_a_cache(c):
 @case
 def attention_window(c):
     q, k, v = _give_qkv(c, 9, 9)
-    c.expect("y", _loop(q, k, v, 8**-0.5, window=4))
+    c.expect("y", loop(q, k, v, 8**-0.5, window=4))
 
 
 @case
 def attention_window_behind_a_cache(c):
     """One query that sees the last four of twelve keys, whatever its index in the query tensor."""
     q, k, v = _give_qkv(c, 2, 12)
-    c.expect("y", _loop(q, k, v, 8**-0.5, window=4))
+    c.expect("y", loop(q, k, v, 8**-0.5, window=4))
     mask = torch.zeros(2, 12, dtype=torch.bool)
     mask[0, 7:11] = True
     mask[1, 8:12] = True
@@ -103,7 +101,7 @@ def attention_window_behind_a_cache(c):
 @case
 def attention_window_both_ways(c):
     q, k, v = _give_qkv(c, 7, 7)
-    c.expect("y", _loop(q, k, v, 8**-0.5, window=3, causal=False))
+    c.expect("y", loop(q, k, v, 8**-0.5, window=3, causal=False))
 
 
 @case
@@ -113,7 +111,7 @@ def attention_bool_mask(c):
     keep = torch.from_numpy(c.random.uniform(size=(2, 1, 4, 6)) < 0.6)
     keep[1, 0, 2] = False
     c.give("keep", keep)
-    c.expect("y", _loop(q, k, v, 8**-0.5, causal=False, keep=keep.expand(2, 4, 4, 6)))
+    c.expect("y", loop(q, k, v, 8**-0.5, causal=False, keep=keep.expand(2, 4, 4, 6)))
 
 
 @case
@@ -129,27 +127,27 @@ def attention_bias_mask(c):
 def attention_soft_cap(c):
     """Scores far above the cap, so that dropping it shows."""
     q, k, v = _give_qkv(c, 5, 5)
-    c.expect("y", _loop(q, k, v, 3.0, cap=2.5))
+    c.expect("y", loop(q, k, v, 3.0, cap=2.5))
 
 
 @case
 def attention_sinks(c):
     q, k, v = _give_qkv(c, 5, 5)
     sinks = c.give_normal("sinks", 4).double()
-    c.expect("y", _loop(q, k, v, 8**-0.5, sinks=sinks))
+    c.expect("y", loop(q, k, v, 8**-0.5, sinks=sinks))
 
 
 @case
 def attention_of_shared_heads(c):
     """Six query heads over two key heads: heads 0-2 share the first, 3-5 the second."""
     q, k, v = _give_qkv(c, 4, 7, heads=6, kv_heads=2)
-    c.expect("y", _loop(q, k, v, 8**-0.5))
+    c.expect("y", loop(q, k, v, 8**-0.5))
 
 
 @case
 def attention_of_one_key_head(c):
     q, k, v = _give_qkv(c, 4, 4, heads=5, kv_heads=1, value_dim=3)
-    c.expect("y", _loop(q, k, v, 8**-0.5))
+    c.expect("y", loop(q, k, v, 8**-0.5))
 
 
 @case
@@ -157,63 +155,10 @@ def attention_everything(c):
     q, k, v = _give_qkv(c, 3, 10, heads=6, kv_heads=3, value_dim=5)
     bias = c.give_normal("bias", 2, 1, 3, 10).double().expand(2, 6, 3, 10)
     sinks = c.give_normal("sinks", 6).double()
-    c.expect("y", _loop(q, k, v, 0.7, window=5, bias=bias, cap=4.0, sinks=sinks))
+    c.expect("y", loop(q, k, v, 0.7, window=5, bias=bias, cap=4.0, sinks=sinks))
 
 
 @case
 def attention_bf16(c):
     q, k, v = _give_qkv(c, 3, 9, dtype=torch.bfloat16)
-    c.expect("y", _loop(q, k, v, 8**-0.5), torch.bfloat16)
-
-
-# Per step, how many tokens each of the three sequences adds; the Rust table repeats the plan.
-PLAN = [[5, 0, 2], [1, 6, 0], [3, 1, 1], [1, 1, 1]]
-
-
-def _paged(c, heads, kv_heads, dim, value_dim=None, window=None, cap=None, has_sinks=False, scale=0.35):
-    """Each sequence as one plain causal attention over all it ever was given, cut into the plan's chunks."""
-    lengths = [sum(step[s] for step in PLAN) for s in range(3)]
-    q = [c.normal(n, heads, dim) for n in lengths]
-    k = [c.normal(n, kv_heads, dim) for n in lengths]
-    v = [t[..., :value_dim] if value_dim else c.normal(*t.shape) for t in k]
-    sinks = c.give_normal("sinks", heads).double() if has_sinks else None
-    whole = [
-        _loop(*(t[None].double() for t in (q[s], k[s], v[s])), scale, window=window, cap=cap, sinks=sinks)[0]
-        for s in range(3)
-    ]
-    done = [0, 0, 0]
-    for number, step in enumerate(PLAN):
-        cut = lambda all_of: torch.cat([all_of[s][done[s] : done[s] + step[s]] for s in range(3)])
-        c.give("q", cut(q), step=number)
-        c.give("k", cut(k), step=number)
-        if value_dim is None:
-            c.give("v", cut(v), step=number)
-        if sinks is not None:
-            c.give("sinks", sinks.float(), step=number)
-        c.expect("y", cut(whole), step=number)
-        done = [d + n for d, n in zip(done, step)]
-
-
-@case
-def paged_plain(c):
-    _paged(c, heads=4, kv_heads=2, dim=8)
-
-
-@case
-def paged_window(c):
-    _paged(c, heads=4, kv_heads=4, dim=8, window=3)
-
-
-@case
-def paged_soft_cap(c):
-    _paged(c, heads=2, kv_heads=1, dim=8, cap=1.5, scale=2.0)
-
-
-@case
-def paged_sinks(c):
-    _paged(c, heads=4, kv_heads=2, dim=8, window=4, has_sinks=True)
-
-
-@case
-def paged_values_in_keys(c):
-    _paged(c, heads=4, kv_heads=1, dim=12, value_dim=7, scale=1 / math.sqrt(12))
+    c.expect("y", loop(q, k, v, 8**-0.5), torch.bfloat16)

@@ -103,8 +103,7 @@ def draws(c):
     for name, values in named.items():
         c.give(name, torch.from_numpy(values))
     drawn = [
-        _draw(logits[r], *(float(t[r]) for t in (temperature,)), int(top_k[r]), float(top_p[r]), float(min_p[r]),
-              int(seed[r]), int(step[r]))
+        _draw(logits[r], *(named[name][r].item() for name in ["temperature", "top_k", "top_p", "min_p", "seed", "step"]))
         for r in range(rows)
     ]
     assert len(set(drawn)) > 10
