@@ -8,6 +8,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+/// How the variables begin by which cargo describes the package it runs.
+const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
     // Cargo sets the variable when it runs this program; the constant serves when it is run by hand.
@@ -27,9 +30,12 @@ pub(crate) fn target_folder(name: &str) -> PathBuf {
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
-    // Set for this program by `cargo run`; a nested cargo would take them for its own package's.
-    for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
-        command.env_remove(name);
+    // `cargo run` describes this package in the environment. Build scripts look at that, so passing it on would
+    // have dependencies built again for every chore.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(|name| PACKAGE_VARIABLES.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(name);
+        }
     }
     command
 }
