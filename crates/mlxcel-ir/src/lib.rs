@@ -2,6 +2,7 @@
 //! the verifier, decompositions, passes and the text form. It knows no file format, no model and no device.
 
 mod builder;
+mod cost;
 mod decompose;
 mod dtype;
 mod error;
@@ -10,6 +11,7 @@ mod infer;
 pub mod interp;
 mod math;
 mod op;
+pub mod passes;
 mod shape;
 pub mod step;
 mod tensor;
@@ -17,6 +19,7 @@ mod text;
 mod verify;
 
 pub use builder::{Builder, PagedBatch, SampleParams, Tensor};
+pub use cost::Cost;
 pub use decompose::{Native, decompose};
 pub use dtype::{DType, GgufFormat, QuantFormat, ScaleType, UnknownDType};
 pub use error::IrError;
