@@ -3,7 +3,7 @@
 mod check;
 mod golden;
 mod shell;
-mod tests_run;
+mod suite;
 mod tidy;
 
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
-        Chore::Test { arguments } => tests_run::run(&arguments),
+        Chore::Test { arguments } => suite::run(&arguments),
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),
         Chore::Golden { families } => golden::run(&families),

@@ -11,8 +11,36 @@ const PROMISES: [&str; 4] = ["TODO", "FIXME", "HACK", "XXX"];
 /// Macros that mark code as unfinished or under examination.
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
+/// The modules that exist for tests only: files declared by `#[cfg(test)] mod name;`.
+#[derive(Default)]
+pub(crate) struct TestModules(Vec<String>);
+
+impl TestModules {
+    /// Adds what one file declares.
+    pub(crate) fn declare(&mut self, file: &File, source: &Source) {
+        let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+        let folder = match name {
+            "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+            name => format!("{folder}/{}", name.trim_end_matches(".rs")),
+        };
+        for at in source.words("mod").filter(|at| source.is_test(*at)) {
+            let declared = source.code[at + 3..].split([';', '{']).next().unwrap_or_default().trim();
+            self.0.push(format!("{folder}/{declared}"));
+        }
+    }
+
+    /// Whether a file holds nothing but tests, by declaration or by where it lies.
+    fn contains(&self, path: &str) -> bool {
+        let declared = |module: &String| {
+            path.strip_prefix(module.as_str()).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        let folders = ["tests", "benches", "fuzz", "examples"];
+        path.split('/').any(|part| folders.contains(&part)) || self.0.iter().any(declared)
+    }
+}
+
 /// Applies the rules of this file.
-pub(crate) fn check(file: &File, source: &Source) -> Vec<Finding> {
+pub(crate) fn check(file: &File, source: &Source, tests: &TestModules) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !file.text.starts_with("//!") {
         findings.push(file.finding(1, "does not begin with //! and a sentence that says what it is"));
@@ -30,7 +58,7 @@ pub(crate) fn check(file: &File, source: &Source) -> Vec<Finding> {
     for (at, _) in source.code.match_indices("#[ignore") {
         findings.push(file.finding(source.line(at), "a test is ignored"));
     }
-    if !is_test_file(&file.path) {
+    if !tests.contains(&file.path) {
         findings.extend(unwraps(file, source));
     }
     findings
@@ -41,19 +69,13 @@ fn unwraps<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Findi
     found.map(|at| file.finding(source.line(at), "unwrap outside of tests; use ? or expect with the reason"))
 }
 
-/// Whether a file holds nothing but tests.
-fn is_test_file(path: &str) -> bool {
-    let folders = ["tests", "benches", "fuzz", "examples"];
-    path.split('/').any(|part| folders.contains(&part)) || path.ends_with("/tests.rs")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn said_of(path: &str, text: &str) -> Vec<String> {
         let file = File { path: path.into(), text: text.into() };
-        check(&file, &Source::new(text)).iter().map(Finding::to_string).collect()
+        check(&file, &Source::new(text), &TestModules::default()).iter().map(Finding::to_string).collect()
     }
 
     fn said(text: &str) -> Vec<String> {
@@ -92,6 +114,20 @@ mod tests {
     #[test]
     fn ignored_tests_are_found() {
         assert_eq!(said("#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n").len(), 2);
+    }
+
+    #[test]
+    fn files_declared_for_tests_are_told_from_the_rest() {
+        let text = "mod code;\n#[cfg(test)]\nmod testing;\n#[cfg(test)]\nmod tests { mod inner; }\n";
+        let mut modules = TestModules::default();
+        modules.declare(&File { path: "a/src/lib.rs".into(), text: text.into() }, &Source::new(text));
+        modules.declare(&File { path: "a/src/pass.rs".into(), text: text.into() }, &Source::new(text));
+        for path in ["a/src/testing.rs", "a/src/testing/deep.rs", "a/src/pass/testing.rs", "a/tests/b.rs"] {
+            assert!(modules.contains(path), "{path}");
+        }
+        for path in ["a/src/code.rs", "a/src/pass/code.rs", "a/src/testing_more.rs", "b/src/testing.rs"] {
+            assert!(!modules.contains(path), "{path}");
+        }
     }
 
     #[test]

@@ -66,11 +66,16 @@ fn check(files: &[File], allow: &Allow, exists: &dyn Fn(&str) -> bool) -> Result
         findings.extend(text::check(file, exists));
         findings.extend(names::check(file));
         findings.extend(size::check_file(file, allow));
-        if file.path.ends_with(".rs") {
-            let source = source::Source::new(&file.text);
-            findings.extend(code::check(file, &source));
-            findings.extend(size::check_functions(file, &source, allow));
-        }
+    }
+    let rust = files.iter().filter(|file| file.path.ends_with(".rs"));
+    let sources: Vec<_> = rust.map(|file| (file, source::Source::new(&file.text))).collect();
+    let mut tests = code::TestModules::default();
+    for (file, source) in &sources {
+        tests.declare(file, source);
+    }
+    for (file, source) in &sources {
+        findings.extend(code::check(file, source, &tests));
+        findings.extend(size::check_functions(file, source, allow));
     }
     findings.extend(allow.unused());
     Ok(findings)
