@@ -1,4 +1,5 @@
-//! Decoding against values that the formats' own Python packages computed (see `fixtures/make_*.py`).
+//! Decoding against values that the formats' own Python packages computed: the block formats of GGUF in the fixtures
+//! of the workspace, everything else in those of this crate (see `fixtures/make_*.py`).
 
 use std::path::PathBuf;
 
@@ -18,11 +19,15 @@ fn values(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
     checkpoint.tensor(name).unwrap().to_f32()
 }
 
+/// Packed bytes, and the values the `gguf` package gives them.
+fn dequant(file: &str) -> (WeightTensor, Vec<f32>) {
+    let checkpoint = open(&format!("../../../../fixtures/gguf/dequant/{file}.safetensors"));
+    (checkpoint.tensor("raw").unwrap(), values(&checkpoint, "values"))
+}
+
 /// Checks one block format against its fixture, whole and in pieces.
 fn check_gguf(format: GgufFormat, file: &str) {
-    let checkpoint = open(&format!("dequant/{file}.safetensors"));
-    let raw = checkpoint.tensor("raw").unwrap();
-    let expected = values(&checkpoint, "values");
+    let (raw, expected) = dequant(file);
     let (length, _) = format.block();
     let dtype = DType::Quant(QuantFormat::Gguf(format));
     let tensor = WeightTensor::new(dtype, vec![2, expected.len() / 2], raw.parts).unwrap();
@@ -43,21 +48,30 @@ macro_rules! block_formats {
 }
 
 block_formats! {
-    q4_0_decodes_as_the_gguf_package_does: Q4_0, "q4_0";
-    q4_1_decodes_as_the_gguf_package_does: Q4_1, "q4_1";
-    q5_0_decodes_as_the_gguf_package_does: Q5_0, "q5_0";
-    q5_1_decodes_as_the_gguf_package_does: Q5_1, "q5_1";
-    q8_0_decodes_as_the_gguf_package_does: Q8_0, "q8_0";
-    q2_k_decodes_as_the_gguf_package_does: Q2K, "q2_k";
-    q3_k_decodes_as_the_gguf_package_does: Q3K, "q3_k";
-    q4_k_decodes_as_the_gguf_package_does: Q4K, "q4_k";
-    q5_k_decodes_as_the_gguf_package_does: Q5K, "q5_k";
-    q6_k_decodes_as_the_gguf_package_does: Q6K, "q6_k";
-    iq4_nl_decodes_as_the_gguf_package_does: Iq4Nl, "iq4_nl";
-    iq4_xs_decodes_as_the_gguf_package_does: Iq4Xs, "iq4_xs";
-    iq2_xxs_decodes_as_the_gguf_package_does: Iq2Xxs, "iq2_xxs";
-    iq3_xxs_decodes_as_the_gguf_package_does: Iq3Xxs, "iq3_xxs";
-    mxfp4_of_gguf_decodes_as_the_gguf_package_does: MxFp4, "mxfp4";
+    q4_0_decodes_as_the_gguf_package_does: Q4_0, "Q4_0";
+    q4_1_decodes_as_the_gguf_package_does: Q4_1, "Q4_1";
+    q5_0_decodes_as_the_gguf_package_does: Q5_0, "Q5_0";
+    q5_1_decodes_as_the_gguf_package_does: Q5_1, "Q5_1";
+    q8_0_decodes_as_the_gguf_package_does: Q8_0, "Q8_0";
+    q2_k_decodes_as_the_gguf_package_does: Q2K, "Q2_K";
+    q3_k_decodes_as_the_gguf_package_does: Q3K, "Q3_K";
+    q4_k_decodes_as_the_gguf_package_does: Q4K, "Q4_K";
+    q5_k_decodes_as_the_gguf_package_does: Q5K, "Q5_K";
+    q6_k_decodes_as_the_gguf_package_does: Q6K, "Q6_K";
+    iq4_nl_decodes_as_the_gguf_package_does: Iq4Nl, "IQ4_NL";
+    iq4_xs_decodes_as_the_gguf_package_does: Iq4Xs, "IQ4_XS";
+    iq2_xxs_decodes_as_the_gguf_package_does: Iq2Xxs, "IQ2_XXS";
+    iq3_xxs_decodes_as_the_gguf_package_does: Iq3Xxs, "IQ3_XXS";
+    mxfp4_of_gguf_decodes_as_the_gguf_package_does: MxFp4, "MXFP4";
+}
+
+#[test]
+fn plain_floats_of_gguf_decode_as_the_gguf_package_does() {
+    for (dtype, file) in [(DType::F32, "F32"), (DType::F16, "F16"), (DType::BF16, "BF16")] {
+        let (raw, expected) = dequant(file);
+        let tensor = WeightTensor::new(dtype, vec![expected.len()], raw.parts).unwrap();
+        assert_eq!(tensor.to_f32(), expected, "{dtype}");
+    }
 }
 
 /// Every affine module of the fixture: its name, bits, group and scale type as the name says them.
@@ -193,12 +207,10 @@ fn what_cannot_be_cut_joined_or_reshaped_is_refused() {
 
 #[test]
 fn a_packed_vector_is_cut_only_between_blocks() {
-    let checkpoint = open("dequant/q8_0.safetensors");
-    let raw = checkpoint.tensor("raw").unwrap();
-    let length = raw.shape[0] * 32;
+    let (raw, expected) = dequant("Q8_0");
     let dtype = DType::Quant(QuantFormat::Gguf(GgufFormat::Q8_0));
-    let vector = WeightTensor::new(dtype, vec![length], raw.parts).unwrap();
-    assert_eq!(vector.rows(32..96).unwrap().to_f32(), vector.to_f32()[32..96]);
+    let vector = WeightTensor::new(dtype, vec![expected.len()], raw.parts).unwrap();
+    assert_eq!(vector.rows(32..96).unwrap().to_f32(), expected[32..96]);
     assert!(vector.rows(0..33).is_err());
 }
 

@@ -147,7 +147,7 @@ proptest! {
 
     #[test]
     fn changed_indices_and_configs_never_panic(changes in prop::collection::vec(change(), 1..4)) {
-        let index = br#"{"metadata":{"total_size":8},"weight_map":{"x":"a.safetensors","y":"b/c.safetensors"}}"#;
+        let index = br#"{"metadata":{"total_size":8},"weight_map":{"x":"a.safetensors","y":"b/c"}}"#;
         let _ = bounded(&apply(index.to_vec(), &changes), parse_index);
         let config = apply(fixture("affine/config.json"), &changes);
         if let Ok(config) = serde_json::from_slice(&config) {
