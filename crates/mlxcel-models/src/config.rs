@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::blocks::{Attention, Head, Mlp};
 use crate::error::ModelError;
 use crate::net::Net;
 
@@ -38,6 +39,15 @@ pub struct Common {
     pub mlp_bias: bool,
     pub sliding_window: Option<usize>,
     pub layer_types: Option<Vec<LayerType>>,
+    pub rms_norm_eps: Option<f64>,
+    pub hidden_act: Option<String>,
+}
+
+/// Whether a family shares embedding and output where the configuration is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tied {
+    No,
+    Yes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -92,6 +102,36 @@ impl Common {
 
     pub fn context(&self) -> usize {
         self.max_position_embeddings.unwrap_or(2048)
+    }
+
+    /// The epsilon of the RMS norms.
+    pub fn eps(&self, by_default: f64) -> f64 {
+        self.rms_norm_eps.unwrap_or(by_default)
+    }
+
+    /// `hidden_act`, silu where it is not given.
+    pub fn activation(&self) -> Result<Activation, ModelError> {
+        activation("hidden_act", self.hidden_act.as_deref().unwrap_or("silu"))
+    }
+
+    /// The gated feed-forward layer of the Llama line.
+    pub fn mlp(&self) -> Result<Mlp, ModelError> {
+        Ok(Mlp { width: self.intermediate_size, activation: self.activation()?, bias: self.mlp_bias.into() })
+    }
+
+    /// Attention of layer `i` with the biases of the configuration.
+    pub fn attention(&self, i: usize) -> Attention<'_> {
+        Attention {
+            qkv_bias: self.attention_bias.into(),
+            out_bias: self.attention_bias.into(),
+            ..Attention::new(i, self.heads())
+        }
+    }
+
+    /// The output layer, shared with the embedding as the configuration or the family's custom says.
+    pub fn head(&self, tied_by_default: Tied) -> Head<'static> {
+        let tied = self.tie_word_embeddings.unwrap_or(tied_by_default == Tied::Yes);
+        Head::new(tied, "model.embed_tokens", self.vocab_size)
     }
 
     /// The window of layer `i`: where `layer_types` is given it decides, else `by_default` does.

@@ -125,10 +125,6 @@ pub(crate) fn config(
     if out.get("sliding_window") == Some(&json!(0)) {
         out.remove("sliding_window");
     }
-    if let Some(n) = out.get("num_experts").cloned() {
-        out.insert("num_local_experts".into(), n.clone());
-        out.insert("n_routed_experts".into(), n);
-    }
     partial_rotation(metadata, &key, &mut out);
     scaling(metadata, &key, &mut out);
     Ok(Value::Object(out))

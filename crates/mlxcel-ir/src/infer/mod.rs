@@ -38,11 +38,14 @@ pub(crate) fn infer(op: &Op, x: &[&Type], regions: &[Graph]) -> Inferred {
         return composite::infer(op, x);
     }
     match op {
-        Op::Input { dtype, shape, .. } | Op::State { dtype, shape, .. } => {
-            ensure(!dtype.is_quant(), || "inputs and states are not packed".into())?;
+        Op::State { dtype, shape, .. } => {
+            ensure(!dtype.is_quant(), || "states are not packed".into())?;
             one(Type::new(*dtype, shape.clone()))
         }
-        Op::Weight { dtype, shape, .. } => one(Type::new(*dtype, shape.clone())),
+        // A region's input may be a captured weight, so it may be packed.
+        Op::Input { dtype, shape, .. } | Op::Weight { dtype, shape, .. } => {
+            one(Type::new(*dtype, shape.clone()))
+        }
         Op::Constant(t) => one(Type::new(t.dtype(), t.shape().iter().map(|&d| Dim::fixed(d)).collect())),
         Op::Iota { dtype, shape, axis } => {
             ensure(*axis < shape.len(), || format!("axis {axis} of a rank-{} shape", shape.len()))?;

@@ -5,11 +5,39 @@ use mlxcel_ir::{PagedSpec, Tensor};
 use crate::net::{Bias, Net};
 use crate::rope::Rope;
 
-/// A norm on the heads of queries or keys: parameters under the name, `x [tokens, heads, head_dim]`.
-pub type HeadNorm<'a> = &'a dyn for<'g> Fn(&Net<'g>, &str, Tensor<'g>) -> Tensor<'g>;
+/// A norm on each head of queries (`q_norm`) and keys (`k_norm`), with its epsilon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeadNorm {
+    /// One weight for all heads.
+    Rms(f64),
+    /// One weight for all heads, stored as the difference from one.
+    RmsPlusOne(f64),
+    /// A layer norm without bias whose weight is `[heads, head_dim]`, kept whole or head by head.
+    LayerPerHead(f64),
+}
+
+impl HeadNorm {
+    fn apply<'g>(self, net: &Net<'g>, name: &str, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            HeadNorm::Rms(eps) => net.rms_norm(name, x, eps),
+            HeadNorm::RmsPlusOne(eps) => net.rms_norm_plus_one(name, x, eps),
+            HeadNorm::LayerPerHead(eps) => {
+                let [heads, dim] = [1, 2].map(|axis| x.dim(axis).as_fixed().unwrap_or(0));
+                let net = net.at(name);
+                let weight = if net.has("weight") {
+                    net.tensor("weight", &[heads, dim])
+                } else {
+                    let pieces: Vec<String> = (0..heads).map(|h| format!("norms.{h}.weight")).collect();
+                    net.stack("weight", &pieces, &[dim])
+                };
+                x.layer_norm(eps, None, None) * weight.cast(x.dtype())
+            }
+        }
+    }
+}
 
 /// What distinguishes one attention layer from another.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
     pub layer: usize,
     pub heads: usize,
@@ -21,8 +49,8 @@ pub struct Attention<'a> {
     pub softcap: Option<f64>,
     pub qkv_bias: Bias,
     pub out_bias: Bias,
-    /// Applied to `q_norm` and `k_norm` after the split into heads, before the rotation.
-    pub head_norm: Option<HeadNorm<'a>>,
+    /// After the split into heads, before the rotation.
+    pub head_norm: Option<HeadNorm>,
     /// One extra logit per head in the softmax, under `sinks`.
     pub sinks: bool,
 }
@@ -70,7 +98,7 @@ pub fn split_heads<'g>(a: &Attention<'_>, [q, k, v]: [Tensor<'g>; 3]) -> [Tensor
 /// Norm, rotation, cache and attention of split heads, to `[tokens, heads * head_dim]`.
 pub fn attend<'g>(net: &Net<'g>, a: &Attention<'_>, [q, k, v]: [Tensor<'g>; 3]) -> Tensor<'g> {
     let prepare = |name: &str, x: Tensor<'g>| {
-        let normed = a.head_norm.map_or(x, |norm| norm(net, name, x));
+        let normed = a.head_norm.map_or(x, |norm| norm.apply(net, name, x));
         a.rope.map_or(normed, |rope| rope.apply(net, normed))
     };
     let (q, k) = (prepare("q_norm", q), prepare("k_norm", k));

@@ -1,11 +1,13 @@
 //! Parts that families share. They branch on data, never on a family's name.
 
 mod attention;
+mod decoder;
 mod head;
 mod mlp;
 mod moe;
 
-pub use attention::{Attention, attend, attention, split_heads};
+pub use attention::{Attention, HeadNorm, attend, attention, split_heads};
+pub use decoder::{Decoder, decoder};
 pub use head::{Head, logits, wanted};
 pub use mlp::{Mlp, gated_mlp, mlp};
 pub use moe::{Experts, Moe, expert_mlp, expert_weights, moe};

@@ -1,6 +1,19 @@
 //! The model families, one file each: the configuration, the graph, and the names of the weights.
 
+mod gemma2;
+mod gemma3_text;
+mod granite;
 mod llama;
+mod mistral;
+mod mixtral;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use serde_json::Value;
 
@@ -55,4 +68,19 @@ impl Built {
 }
 
 /// All families, by name.
-pub const FAMILIES: &[Family] = &[llama::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    gemma2::FAMILY,
+    gemma3_text::FAMILY,
+    granite::FAMILY,
+    llama::FAMILY,
+    mistral::FAMILY,
+    mixtral::FAMILY,
+    olmo2::FAMILY,
+    phi3::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    qwen3_moe::FAMILY,
+    smollm3::FAMILY,
+    stablelm::FAMILY,
+    starcoder2::FAMILY,
+];
