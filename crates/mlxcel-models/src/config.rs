@@ -177,3 +177,25 @@ pub fn activation(field: &str, name: &str) -> Result<Activation, ModelError> {
         _ => return Err(ModelError::field(field, format!("unknown activation '{name}'"))),
     })
 }
+
+/// The configuration with other spellings of fields, `(other, usual)`, under the usual ones.
+pub fn renamed(config: &Value, spellings: &[(&str, &str)]) -> Value {
+    let mut config = config.clone();
+    if let Some(fields) = config.as_object_mut() {
+        for (other, usual) in spellings {
+            if let (false, Some(v)) = (fields.contains_key(*usual), fields.get(*other).cloned()) {
+                fields.insert(usual.to_string(), v);
+            }
+        }
+    }
+    config
+}
+
+/// Refuses a field that is given and is anything but the only value that is understood.
+pub fn check_only(config: &Value, field: &str, understood: impl Into<Value>) -> Result<(), ModelError> {
+    let understood = understood.into();
+    match config.get(field).filter(|v| !v.is_null() && **v != understood) {
+        Some(v) => Err(ModelError::field(field, format!("{v} is not supported, only {understood}"))),
+        None => Ok(()),
+    }
+}

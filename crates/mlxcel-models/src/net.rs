@@ -166,6 +166,14 @@ impl<'g> Net<'g> {
         self.b.scope(&here.path, || x.linear(weight, bias))
     }
 
+    /// A linear layer whose weight is stored as `name.weight [in, out]`; always with a bias.
+    pub fn linear_transposed(&self, name: &str, x: Tensor<'g>, out: usize) -> Tensor<'g> {
+        let here = self.at(name);
+        let weight = here.tensor("weight", &[width(x), out]);
+        let bias = here.tensor("bias", &[out]);
+        self.b.scope(&here.path, || x.linear(weight.transpose(&[1, 0]), Some(bias)))
+    }
+
     /// The rows of `name.weight [vocabulary, width]` for token ids.
     pub fn embedding(&self, name: &str, ids: Tensor<'g>, (vocabulary, width): (usize, usize)) -> Tensor<'g> {
         let table = self.at(name).tensor("weight", &[vocabulary, width]);

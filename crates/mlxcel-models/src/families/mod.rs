@@ -1,7 +1,10 @@
 //! The model families, one file each: the configuration, the graph, and the names of the weights.
 
+mod cohere;
 mod gemma2;
 mod gemma3_text;
+mod gpt2;
+mod gpt_neox;
 mod granite;
 mod llama;
 mod mistral;
@@ -69,8 +72,11 @@ impl Built {
 
 /// All families, by name.
 pub const FAMILIES: &[Family] = &[
+    cohere::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
+    gpt2::FAMILY,
+    gpt_neox::FAMILY,
     granite::FAMILY,
     llama::FAMILY,
     mistral::FAMILY,
