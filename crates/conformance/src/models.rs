@@ -36,24 +36,105 @@ pub struct Fixture {
 /// How far logits may be from the expected ones, relative to the largest of them.
 pub const F32_TOLERANCE: f32 = 1e-4;
 
-/// The folder of all golden fixtures.
-pub fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden")
+pub const BF16_TOLERANCE: f32 = 3e-2;
+
+/// A folder of fixtures.
+pub fn fixtures(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(kind)
+}
+
+/// How thoroughly a family is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Whole prompts, and all cases in one batch.
+    Brief,
+    /// Also prompts in chunks of five and token by token, and the older dialect of the configuration.
+    Full,
+}
+
+/// Every variant of a family on an engine. Decoders only.
+pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
+    let folder = fixtures("golden").join(family);
+    let variants = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut variants: Vec<PathBuf> = variants.map(|v| v.expect("a readable entry").path()).collect();
+    variants.sort();
+    for needed in ["f32", "bf16", "q4"] {
+        assert!(variants.contains(&folder.join(needed)), "{family} has no {needed} fixture");
+    }
+    for folder in variants.iter().filter(|v| v.join("model.safetensors").exists()) {
+        let fixture = Fixture::open(folder);
+        check_greedy(engine, &fixture, usize::MAX, F32_TOLERANCE);
+        check_batched(engine, &fixture, F32_TOLERANCE);
+        if depth == Depth::Full {
+            check_greedy(engine, &fixture, 5, F32_TOLERANCE);
+            check_greedy(engine, &fixture, 1, F32_TOLERANCE);
+            if let Some(older) = Fixture::older(folder) {
+                check_greedy(engine, &older, usize::MAX, F32_TOLERANCE);
+            }
+        }
+    }
+}
+
+/// Logits of the first new token with activations in bf16 against transformers in bf16. Two implementations that
+/// round at different places differ by several units of bf16's last place.
+pub fn check_bf16(engine: &dyn Engine, family: &str) {
+    let folder = fixtures("golden").join(family);
+    let weights = folder.join("bf16");
+    let expected = folder.join("bf16-compute");
+    let files = [
+        weights.join("model.safetensors"),
+        expected.join("golden.json"),
+        expected.join("logits.safetensors"),
+    ];
+    let fixture = Fixture::from_files(&expected, files);
+    let model = fixture.model_in(DType::BF16);
+    for case in &fixture.golden.cases {
+        let mut runner =
+            Runner::new(engine, (&model, &fixture.checkpoint), 1, case.prompt.len() + 1).expect("compiles");
+        let got = runner.greedy(&[&case.prompt], 1, usize::MAX).expect("runs").remove(0);
+        let error = relative_error(&got.logits[0], &fixture.logits(case)[0]);
+        assert!(error < BF16_TOLERANCE, "{family} {} in bf16 is off by {error:e}", case.name);
+        assert!(error > 0.0, "bf16 that equals transformers bit for bit was not computed in bf16");
+    }
 }
 
 impl Fixture {
+    /// A folder under `fixtures/golden/<family>/`.
     pub fn open(folder: &Path) -> Fixture {
-        let read = |name: &str| {
-            std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name} in {folder:?}: {e}"))
-        };
-        let golden = serde_json::from_slice(&read("golden.json")).expect("golden.json is well formed");
+        let files =
+            [folder.join("model.safetensors"), folder.join("golden.json"), folder.join("logits.safetensors")];
+        Self::from_files(folder, files)
+    }
+
+    /// `fixtures/gguf/<architecture>.gguf` with what transformers computed for the same weights.
+    pub fn open_gguf(folder: &Path, architecture: &str) -> Fixture {
+        let file = |ending: &str| folder.join(format!("{architecture}.{ending}"));
+        Self::from_files(&file("gguf"), [file("gguf"), file("json"), file("safetensors")])
+    }
+
+    fn from_files(name: &Path, [model, golden, logits]: [PathBuf; 3]) -> Fixture {
+        let golden = std::fs::read(&golden).unwrap_or_else(|e| panic!("{}: {e}", golden.display()));
         let open = |path: &Path| Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Fixture {
-            golden,
-            checkpoint: open(&folder.join("model.safetensors")),
-            expected: open(&folder.join("logits.safetensors")),
-            folder: folder.to_path_buf(),
+            golden: serde_json::from_slice(&golden).expect("the golden description is well formed"),
+            checkpoint: open(&model),
+            expected: open(&logits),
+            folder: name.to_path_buf(),
         }
+    }
+
+    /// The same weights with the configuration in its older dialect, if the fixture has one.
+    pub fn older(folder: &Path) -> Option<Fixture> {
+        let config = folder.join("config-old.json");
+        if !config.exists() {
+            return None;
+        }
+        let copy = tempfile::tempdir().expect("a temporary folder can be made");
+        for name in ["model.safetensors", "golden.json", "logits.safetensors"] {
+            std::fs::copy(folder.join(name), copy.path().join(name)).expect("fixtures are readable");
+        }
+        std::fs::copy(&config, copy.path().join("config.json")).expect("fixtures are readable");
+        Some(Fixture { folder: config, ..Self::open(copy.path()) })
     }
 
     pub fn model(&self) -> Model {
@@ -97,7 +178,7 @@ pub fn check_batched(engine: &dyn Engine, fixture: &Fixture, tolerance: f32) {
     let mut runner =
         Runner::new(engine, (&model, &fixture.checkpoint), cases.len(), capacity).expect("compiles");
     let n = cases.iter().map(|c| c.tokens.len()).min().expect("a fixture has cases");
-    let got = runner.greedy(&prompts, n, usize::MAX >> 1).expect("runs");
+    let got = runner.greedy(&prompts, n, usize::MAX).expect("runs");
     for (case, got) in cases.iter().zip(&got) {
         let what = format!("{} {} in a batch", fixture.folder.display(), case.name);
         compare(&what, got, case, &fixture.logits(case), tolerance);

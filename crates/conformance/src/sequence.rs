@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use mlxcel_engine::sampling::{SamplingParams, argmax};
 use mlxcel_engine::weights::Checkpoint;
 use mlxcel_engine::{Batch, Engine, EngineError, Logits, Program, SequenceState};
-use mlxcel_ir::{Bindings, Dim, step};
+use mlxcel_ir::{Bindings, step};
 use mlxcel_models::Model;
 
 /// A compiled model with room for a few sequences.
@@ -71,7 +71,7 @@ impl Runner {
             let mut batch = Batch::new(self.block_size);
             let mut finishing = BTreeSet::new();
             for (i, s) in sequences.iter_mut().enumerate().filter(|(_, s)| s.computed < s.tokens.len()) {
-                let end = (s.computed + chunk).min(s.tokens.len());
+                let end = s.computed.saturating_add(chunk).min(s.tokens.len());
                 let last = end == s.tokens.len();
                 let wanted = if last { Logits::Last } else { Logits::None };
                 batch.push(
@@ -137,10 +137,4 @@ impl Runner {
 pub struct Greedy {
     pub tokens: Vec<u32>,
     pub logits: Vec<Vec<f32>>,
-}
-
-/// Bytes of KV cache per token, from the states of a graph.
-pub fn cache_width(model: &Model) -> usize {
-    let states = model.graph.states().filter(|(_, n)| n.types[0].shape.first() == Some(&Dim::sym("blocks")));
-    states.map(|(_, n)| n.types[0].shape[2..].iter().filter_map(Dim::as_fixed).product::<usize>()).sum()
 }

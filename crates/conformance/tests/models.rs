@@ -1,11 +1,31 @@
-//! Every family against Hugging Face transformers, on every engine.
+//! Every family against Hugging Face transformers, on every engine. An engine joins with one line.
 
-use conformance::models::{F32_TOLERANCE, Fixture, check_batched, check_greedy, fixtures};
+use conformance::models::{Depth, check_bf16, check_family};
 use mlxcel_engine::ReferenceEngine;
 
-#[test]
-fn the_reference_engine_runs_llama() {
-    let fixture = Fixture::open(&fixtures().join("llama/f32"));
-    check_greedy(&ReferenceEngine, &fixture, 1000, F32_TOLERANCE);
-    check_batched(&ReferenceEngine, &fixture, F32_TOLERANCE);
+macro_rules! engine {
+    ($name:ident, $engine:expr, $depth:expr, [$($family:ident),* $(,)?]) => {
+        mod $name {
+            use super::*;
+            $(
+                #[test]
+                fn $family() {
+                    check_family(&$engine, stringify!($family), $depth);
+                }
+            )*
+
+            #[test]
+            fn bf16_activations() {
+                check_bf16(&$engine, "llama");
+                check_bf16(&$engine, "qwen3");
+            }
+        }
+    };
+    ($name:ident, $engine:expr, $depth:expr) => {
+        engine!($name, $engine, $depth, [
+            gemma2, gemma3_text, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3,
+        ]);
+    };
 }
+
+engine!(reference_matches_transformers_on, ReferenceEngine, Depth::Brief);

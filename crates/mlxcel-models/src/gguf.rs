@@ -2,7 +2,7 @@
 //! configuration. Keys are `<architecture>.<name>`; the specification is
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-use mlxcel_weights::{Checkpoint, GgufMetadata, GgufValue};
+use mlxcel_weights::{Checkpoint, GgufArray, GgufMetadata, GgufValue};
 use serde_json::{Map, Value, json};
 
 use crate::error::ModelError;
@@ -124,6 +124,11 @@ pub(crate) fn config(
     out.insert("rope_interleaved".into(), json!(gguf.interleaved));
     if out.get("sliding_window") == Some(&json!(0)) {
         out.remove("sliding_window");
+    }
+    let pattern = metadata.get(&key("attention.sliding_window_pattern")).and_then(GgufValue::as_array);
+    if let Some(GgufArray::Bool(slides)) = pattern {
+        let name = |s: &bool| if *s { "sliding_attention" } else { "full_attention" };
+        out.insert("layer_types".into(), json!(slides.iter().map(name).collect::<Vec<_>>()));
     }
     partial_rotation(metadata, &key, &mut out);
     scaling(metadata, &key, &mut out);
