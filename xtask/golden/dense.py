@@ -132,6 +132,7 @@ GEMMA2 = Family(
     embed_std=0.04,
     norm_mean=0.0,
     init={"post_feedforward": norm(2.0), "input_layernorm": norm(0.5)},
+    extras={"f32-bias": {"attention_bias": True, "num_hidden_layers": 2, "intermediate_size": 32}},
 )
 
 GEMMA3 = Family(
@@ -250,7 +251,14 @@ STABLELM = Family(
         "rope_parameters": theta(10000.0, partial_rotary_factor=0.25),
         "tie_word_embeddings": False,
     },
-    extras={"f32-parallel": {"use_parallel_residual": True, "qk_layernorm": False, "intermediate_size": 32}},
+    extras={
+        "f32-parallel": {
+            "use_parallel_residual": True,
+            "qk_layernorm": False,
+            "use_qkv_bias": False,
+            "intermediate_size": 32,
+        }
+    },
 )
 
 GPT2 = Family(

@@ -12,7 +12,7 @@ def same_names(tensors, _config):
 
 @dataclasses.dataclass(frozen=True)
 class Quant:
-    """How a quantised variant is made, in mlx-lm's form: `dtype` is that of scales, biases and everything left unquantised."""
+    """How a quantised variant is made, in mlx-lm's form; `dtype` is that of scales, biases and all that stays plain."""
 
     group_size: int = 32
     bits: int = 4

@@ -1,4 +1,5 @@
-"""Makes the golden fixtures: `golden.py FAMILY...` or `golden.py all`; `rope` stands for the rotary variants. Deterministic for the pinned versions."""
+"""Makes the golden fixtures: `golden.py FAMILY...` or `golden.py all`; `rope` stands for the rotary variants,
+`gguf-*` for the files under fixtures/gguf. Deterministic for the pinned versions."""
 
 import sys
 import warnings
@@ -8,7 +9,10 @@ import transformers
 
 import dense
 import encoder
+import gguf_bert
 import gguf_dequant
+import gguf_models
+import gguf_quant
 import moe
 import rope
 import variants
@@ -17,6 +21,9 @@ MAKERS = {family.name: (variants.make, family) for family in dense.FAMILIES + mo
 MAKERS["bert"] = (encoder.make, encoder.BERT)
 MAKERS["rope"] = (rope.make, "rope")
 MAKERS["gguf-dequant"] = (gguf_dequant.make, "gguf-dequant")
+MAKERS["gguf-models"] = (gguf_models.make, "gguf-models")
+MAKERS["gguf-bert"] = (gguf_bert.make, "gguf-bert")
+MAKERS["gguf-quant"] = (gguf_quant.make, "gguf-quant")
 
 
 def main(names):

@@ -47,6 +47,7 @@ MIXTRAL = Family(
     },
     fused=True,
     quants={"q4": Quant(to_mlx=layout.mixtral_to_mlx, from_mlx=layout.mixtral_from_mlx)},
+    extras={"f32-window": {"sliding_window": 24, "num_local_experts": 3, "num_key_value_heads": 1}},
 )
 
 QWEN3_MOE = Family(
@@ -70,7 +71,16 @@ QWEN3_MOE = Family(
     quants={
         "q4": Quant(overrides={"mlp.gate": (32, 8)}, to_mlx=layout.moe_to_mlx, from_mlx=layout.moe_from_mlx),
     },
-    extras={"f32-unnormed": {"norm_topk_prob": False, "num_hidden_layers": 2, "decoder_sparse_step": 2}},
+    extras={
+        "f32-unnormed": {
+            "norm_topk_prob": False,
+            "num_hidden_layers": 2,
+            "mlp_only_layers": [],
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+        }
+    },
 )
 
 DEEPSEEK_V3 = Family(
