@@ -60,10 +60,37 @@ fn decode_bits<const BITS: usize, const N: usize>(
     }
 }
 
-/// Eight codes take `BITS` bytes. They are read as two words of four, which fit in 32 bits for every width,
-/// so that one shift by a constant vector separates them.
+/// The widths that divide a byte are taken from it; the others from words.
 #[inline(always)]
 fn decode_group<const BITS: usize>(codes: &[u8], scale: f32, bias: f32, out: &mut [f32]) {
+    match BITS {
+        2 => decode_bytes::<2, 4>(codes, scale, bias, out),
+        4 => decode_bytes::<4, 2>(codes, scale, bias, out),
+        8 => decode_bytes::<8, 1>(codes, scale, bias, out),
+        _ => decode_words::<BITS>(codes, scale, bias, out),
+    }
+}
+
+#[inline(always)]
+fn decode_bytes<const BITS: usize, const PER_BYTE: usize>(
+    codes: &[u8],
+    scale: f32,
+    bias: f32,
+    out: &mut [f32],
+) {
+    let mask = ((1u32 << BITS) - 1) as u8;
+    let (out, _) = out.as_chunks_mut::<PER_BYTE>();
+    for (&byte, out) in codes.iter().zip(out) {
+        for i in 0..PER_BYTE {
+            out[i] = scale * (byte >> (i * BITS) & mask) as f32 + bias;
+        }
+    }
+}
+
+/// Eight codes take `BITS` bytes. They are read as two words of four, which fit in 32 bits for every width, so that
+/// one shift by a constant vector separates them.
+#[inline(always)]
+fn decode_words<const BITS: usize>(codes: &[u8], scale: f32, bias: f32, out: &mut [f32]) {
     let mask = (1u32 << BITS) - 1;
     let (codes, _) = codes.as_chunks::<BITS>();
     let (out, _) = out.as_chunks_mut::<8>();

@@ -48,12 +48,15 @@ super_block!(
 fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let scales: &[u8; 16] = field(block, 0);
     let (d, dmin) = (f16_field(block, 80), f16_field(block, 82));
-    for sub in 0..16 {
-        let (half, shift, side) = (sub / 8, sub % 8 / 2 * 2, sub % 2 * 16);
-        let codes: &[u8; 16] = field(block, 16 + half * 32 + side);
-        let (scale, min) = (d * (scales[sub] & 15) as f32, dmin * (scales[sub] >> 4) as f32);
-        for i in 0..16 {
-            out[sub * 16 + i] = scale * (codes[i] >> shift & 3) as f32 - min;
+    for (pair, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let codes: &[u8; 32] = field(block, 16 + pair / 4 * 32);
+        let codes = codes.map(|c| c >> (pair % 4 * 2) & 3);
+        for side in 0..2 {
+            let packed = scales[pair * 2 + side];
+            let (scale, min) = (d * (packed & 15) as f32, dmin * (packed >> 4) as f32);
+            for i in side * 16..side * 16 + 16 {
+                out[i] = scale * codes[i] as f32 - min;
+            }
         }
     }
 }
@@ -91,14 +94,11 @@ fn q3_scales(packed: &[u8; 12]) -> [i8; 16] {
 #[inline(always)]
 fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (scales, mins) = scales_and_mins(f16_field(block, 0), f16_field(block, 2), field(block, 4));
-    for pair in 0..4 {
-        let codes: &[u8; 32] = field(block, 16 + pair * 32);
-        let (low, high) = (pair * 2, pair * 2 + 1);
+    for sub in 0..8 {
+        let codes: &[u8; 32] = field(block, 16 + sub / 2 * 32);
+        let shift = sub % 2 * 4;
         for i in 0..32 {
-            out[low * 32 + i] = scales[low] * (codes[i] & 15) as f32 - mins[low];
-        }
-        for i in 0..32 {
-            out[high * 32 + i] = scales[high] * (codes[i] >> 4) as f32 - mins[high];
+            out[sub * 32 + i] = scales[sub] * (codes[i] >> shift & 15) as f32 - mins[sub];
         }
     }
 }
@@ -140,14 +140,19 @@ fn scales_and_mins(d: f32, dmin: f32, packed: &[u8; 12]) -> ([f32; 8], [f32; 8])
 fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let scales: &[u8; 16] = field(block, 192);
     let d = f16_field(block, 208);
-    for sub in 0..16 {
-        let (half, quarter, side) = (sub / 8, sub % 8 / 2, sub % 2 * 16);
-        let low: &[u8; 16] = field(block, half * 64 + quarter % 2 * 32 + side);
-        let high: &[u8; 16] = field(block, 128 + half * 32 + side);
-        let scale = d * (scales[sub] as i8) as f32;
-        for i in 0..16 {
-            let code = low[i] >> (quarter / 2 * 4) & 15 | (high[i] >> (quarter * 2) & 3) << 4;
-            out[sub * 16 + i] = scale * (code as i8 - 32) as f32;
+    for (pair, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (half, quarter) = (pair / 4, pair % 4);
+        let low: &[u8; 32] = field(block, half * 64 + quarter % 2 * 32);
+        let high: &[u8; 32] = field(block, 128 + half * 32);
+        let mut codes = [0; 32];
+        for i in 0..32 {
+            codes[i] = (low[i] >> (quarter / 2 * 4) & 15 | (high[i] >> (quarter * 2) & 3) << 4) as i8 - 32;
+        }
+        for side in 0..2 {
+            let scale = d * (scales[pair * 2 + side] as i8) as f32;
+            for i in side * 16..side * 16 + 16 {
+                out[i] = scale * codes[i] as f32;
+            }
         }
     }
 }
