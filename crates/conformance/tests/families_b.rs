@@ -8,7 +8,7 @@ use mlxcel_engine::ReferenceEngine;
 
 /// The folders of a family's fixtures, sorted.
 fn variants(family: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(fixtures().join(family)).expect("the family has fixtures");
+    let entries = std::fs::read_dir(fixtures("golden").join(family)).expect("the family has fixtures");
     let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the folder is readable").path()).collect();
     folders.sort();
     folders
@@ -66,4 +66,9 @@ fn gpt_neox_gives_the_tokens_of_transformers() {
 #[test]
 fn cohere_gives_the_tokens_of_transformers() {
     check_family("cohere");
+}
+
+#[test]
+fn deepseek_v3_gives_the_tokens_of_transformers() {
+    check_family("deepseek_v3");
 }

@@ -157,6 +157,19 @@ impl<'g> Net<'g> {
         self.params.checkpoint.info(file).map(|(_, s)| s.to_vec())
     }
 
+    /// The type of a tensor, where it tells which of two layouts the checkpoint has.
+    pub fn dtype_of(&self, name: &str) -> Option<DType> {
+        let file = self.params.names.file_name(&self.full(name))?;
+        self.params.checkpoint.info(file).map(|(dtype, _)| dtype)
+    }
+
+    /// Leaves everything below this path unused: parts that a checkpoint carries beside the model.
+    pub fn leave_out(&self) {
+        let prefix = format!("{}.", self.path);
+        let below = self.params.names.iter().filter(|(published, _)| published.starts_with(&prefix));
+        self.params.used.borrow_mut().extend(below.map(|(_, file)| file.to_string()));
+    }
+
     /// `name.weight [out, in]`, and `name.bias [out]` if it has one.
     pub fn linear(&self, name: &str, x: Tensor<'g>, out: usize, bias: Bias) -> Tensor<'g> {
         let here = self.at(name);

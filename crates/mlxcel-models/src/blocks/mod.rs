@@ -3,11 +3,13 @@
 mod attention;
 mod decoder;
 mod head;
+mod latent;
 mod mlp;
 mod moe;
 
 pub use attention::{Attention, HeadNorm, attend, attention, split_heads};
 pub use decoder::{Decoder, decoder};
 pub use head::{Head, logits, wanted};
+pub use latent::{Latent, latent_attention};
 pub use mlp::{Mlp, gated_mlp, mlp};
 pub use moe::{Experts, Moe, expert_mlp, expert_weights, moe};

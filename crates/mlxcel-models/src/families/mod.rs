@@ -1,6 +1,7 @@
 //! The model families, one file each: the configuration, the graph, and the names of the weights.
 
 mod cohere;
+mod deepseek_v3;
 mod gemma2;
 mod gemma3_text;
 mod gpt2;
@@ -73,6 +74,7 @@ impl Built {
 /// All families, by name.
 pub const FAMILIES: &[Family] = &[
     cohere::FAMILY,
+    deepseek_v3::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
     gpt2::FAMILY,
