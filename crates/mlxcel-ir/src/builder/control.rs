@@ -30,7 +30,8 @@ impl Builder {
         match regions.into_iter().collect() {
             Ok(regions) => self.apply_regions(op, inputs, regions),
             Err(e) => {
-                self.fail(e);
+                let (node, label) = self.next_node();
+                self.fail(crate::IrError::Region { op: op.name(), node, label, source: Box::new(e) });
                 vec![]
             }
         }

@@ -123,6 +123,12 @@ impl Builder {
         }
     }
 
+    /// The number and the label that the next node gets.
+    fn next_node(&self) -> (u32, String) {
+        let inner = self.inner.borrow();
+        (inner.graph.nodes().len() as u32, inner.scope.join("."))
+    }
+
     /// Records an error found by the caller, such as a decomposition that does not apply.
     pub fn fail(&self, error: IrError) {
         self.inner.borrow_mut().error.get_or_insert(error);

@@ -67,7 +67,7 @@ pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
 
 fn norm(op: &Op, x: &[&Type]) -> Inferred {
     float("the operand", x[0])?;
-    let axis = if let Op::GroupNorm { .. } = op { 1 } else { x[0].rank().wrapping_sub(1) };
+    let axis = if let Op::GroupNorm { .. } = op { 1 } else { x[0].rank().saturating_sub(1) };
     axis_in(axis, x[0])?;
     let width = &x[0].shape[axis..axis + 1];
     let parameters = if let Op::AddRmsNorm { .. } = op { 2 } else { 1 };

@@ -150,6 +150,12 @@ fn modest(shape: &[Dim]) -> Parsed<()> {
     Ok(())
 }
 
+/// The message without the place in the JSON, which is not the place in the text.
+fn complaint(e: &serde_json::Error) -> String {
+    let text = e.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_string()
+}
+
 /// What is left of a line.
 #[derive(Clone, Copy)]
 struct Cursor<'t> {
@@ -196,7 +202,7 @@ impl<'t> Cursor<'t> {
         let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<T>();
         let value = values.next().ok_or("expected JSON before the end of the line")?;
         let end = values.byte_offset();
-        let value = value.map_err(|e| format!("'{}': {e}", self.excerpt()))?;
+        let value = value.map_err(|e| format!("'{}': {}", self.excerpt(), complaint(&e)))?;
         self.rest = self.rest.get(end..).unwrap_or_default();
         Ok(value)
     }
@@ -210,7 +216,7 @@ impl<'t> Cursor<'t> {
         } else {
             serde_json::Value::Object([(name.clone(), self.json()?)].into_iter().collect())
         };
-        serde_json::from_value(json).map_err(|e| format!("op '{name}': {e}"))
+        serde_json::from_value(json).map_err(|e| format!("op '{name}': {}", complaint(&e)))
     }
 
     /// `%node` or `%node.result`.
