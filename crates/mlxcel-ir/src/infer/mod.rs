@@ -38,21 +38,8 @@ pub(crate) fn infer(op: &Op, x: &[&Type], regions: &[Graph]) -> Inferred {
         return composite::infer(op, x);
     }
     match op {
-        Op::State { dtype, shape, .. } => {
-            ensure(!dtype.is_quant(), || "states are not packed".into())?;
-            one(Type::new(*dtype, shape.clone()))
-        }
-        // A region's input may be a captured weight, so it may be packed.
-        Op::Input { dtype, shape, .. } | Op::Weight { dtype, shape, .. } => {
-            one(Type::new(*dtype, shape.clone()))
-        }
-        Op::Constant(t) => one(Type::new(t.dtype(), t.shape().iter().map(|&d| Dim::fixed(d)).collect())),
-        Op::Iota { dtype, shape, axis } => {
-            ensure(*axis < shape.len(), || format!("axis {axis} of a rank-{} shape", shape.len()))?;
-            ensure(dtype.is_float() || dtype.is_int(), || format!("counts in numbers, not {dtype}"))?;
-            one(Type::new(*dtype, shape.clone()))
-        }
-        Op::Size { .. } => one(Type::new(DType::I32, vec![])),
+        Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::Constant(_) => leaf(op),
+        Op::Iota { .. } | Op::Size { .. } => leaf(op),
         Op::Unary(u) => {
             let logical = *u == UnaryOp::Not;
             let numeric_int = matches!(u, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign);
@@ -105,6 +92,28 @@ fn finite(op: &Op) -> bool {
         Op::PagedAttention(p) => p.scale.is_finite() && cap(p.softcap),
         Op::MoeRoute(r) => r.scale.is_finite(),
         _ => true,
+    }
+}
+
+/// Ops without operands.
+fn leaf(op: &Op) -> Inferred {
+    match op {
+        Op::State { dtype, shape, .. } => {
+            ensure(!dtype.is_quant(), || "states are not packed".into())?;
+            one(Type::new(*dtype, shape.clone()))
+        }
+        // A region's input may be a captured weight, so it may be packed.
+        Op::Input { dtype, shape, .. } | Op::Weight { dtype, shape, .. } => {
+            one(Type::new(*dtype, shape.clone()))
+        }
+        Op::Constant(t) => one(Type::new(t.dtype(), t.shape().iter().map(|&d| Dim::fixed(d)).collect())),
+        Op::Iota { dtype, shape, axis } => {
+            ensure(*axis < shape.len(), || format!("axis {axis} of a rank-{} shape", shape.len()))?;
+            ensure(dtype.is_float() || dtype.is_int(), || format!("counts in numbers, not {dtype}"))?;
+            one(Type::new(*dtype, shape.clone()))
+        }
+        Op::Size { .. } => one(Type::new(DType::I32, vec![])),
+        other => unreachable!("{} has operands", other.name()),
     }
 }
 

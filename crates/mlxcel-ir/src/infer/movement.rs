@@ -41,33 +41,7 @@ pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
             starts(x[0], x[2])?;
             one(x[0].clone())
         }
-        Op::Gather { axis } => {
-            axis_in(*axis, x[0])?;
-            int("the index", x[1])?;
-            let mut shape = x[0].shape[..*axis].to_vec();
-            shape.extend(x[1].shape.iter().cloned());
-            shape.extend(x[0].shape[axis + 1..].iter().cloned());
-            one(x[0].with_shape(shape))
-        }
-        Op::TakeAlong { axis } => {
-            axis_in(*axis, x[0])?;
-            int("the index", x[1])?;
-            let mut expected = x[0].shape.clone();
-            rank_is("the index", x[1], expected.len())?;
-            expected[*axis] = x[1].shape[*axis].clone();
-            same_shape("the index", x[1], &expected)?;
-            one(x[0].with_shape(expected))
-        }
-        Op::Scatter { .. } => {
-            same_dtype(x[0], x[2])?;
-            axis_in(0, x[0])?;
-            int("the index", x[1])?;
-            rank_is("the index", x[1], 1)?;
-            let mut expected = x[0].shape.clone();
-            expected[0] = x[1].shape[0].clone();
-            same_shape("the update", x[2], &expected)?;
-            one(x[0].clone())
-        }
+        Op::Gather { .. } | Op::TakeAlong { .. } | Op::Scatter { .. } => indexed(op, x),
         Op::Reduce { axes, .. } => {
             axes.iter().try_for_each(|&a| axis_in(a, x[0]))?;
             numeric(x[0])?;
@@ -88,6 +62,37 @@ pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
             conv(x[0], x[1], (strides, padding, dilation), *groups)
         }
         other => unreachable!("{} is typed elsewhere", other.name()),
+    }
+}
+
+fn indexed(op: &Op, x: &[&Type]) -> Inferred {
+    int("the index", x[1])?;
+    match op {
+        Op::Gather { axis } => {
+            axis_in(*axis, x[0])?;
+            let mut shape = x[0].shape[..*axis].to_vec();
+            shape.extend(x[1].shape.iter().cloned());
+            shape.extend(x[0].shape[axis + 1..].iter().cloned());
+            one(x[0].with_shape(shape))
+        }
+        Op::TakeAlong { axis } => {
+            axis_in(*axis, x[0])?;
+            let mut expected = x[0].shape.clone();
+            rank_is("the index", x[1], expected.len())?;
+            expected[*axis] = x[1].shape[*axis].clone();
+            same_shape("the index", x[1], &expected)?;
+            one(x[0].with_shape(expected))
+        }
+        Op::Scatter { .. } => {
+            same_dtype(x[0], x[2])?;
+            axis_in(0, x[0])?;
+            rank_is("the index", x[1], 1)?;
+            let mut expected = x[0].shape.clone();
+            expected[0] = x[1].shape[0].clone();
+            same_shape("the update", x[2], &expected)?;
+            one(x[0].clone())
+        }
+        other => unreachable!("{} takes no index", other.name()),
     }
 }
 
