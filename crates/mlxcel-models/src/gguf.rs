@@ -45,6 +45,8 @@ const FIELDS: &[(&str, &str)] = &[
     ("ssm.inner_size", "intermediate_size"),
     ("ssm.state_size", "state_size"),
     ("ssm.time_step_rank", "time_step_rank"),
+    ("ssm.dt_b_c_rms", "use_dt_b_c_norm"),
+    ("pooling_type", "pooling_type"),
 ];
 
 /// Names of the common layout.
@@ -119,7 +121,11 @@ pub(crate) fn config(
     }
     let has = |name: &str| checkpoint.info(name).is_some();
     out.insert("tie_word_embeddings".into(), json!(!has("output.weight")));
-    out.insert("attention_bias".into(), json!(has("blk.0.attn_q.bias")));
+    let attention_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+    out.insert("attention_bias".into(), json!(attention_bias));
+    for field in ["use_qk_norm", "qk_layernorm"] {
+        out.insert(field.into(), json!(has("blk.0.attn_q_norm.weight")));
+    }
     out.insert("mlp_bias".into(), json!(has("blk.0.ffn_down.bias")));
     out.insert("rope_interleaved".into(), json!(gguf.interleaved));
     if out.get("sliding_window") == Some(&json!(0)) {
@@ -130,8 +136,18 @@ pub(crate) fn config(
         let name = |s: &bool| if *s { "sliding_attention" } else { "full_attention" };
         out.insert("layer_types".into(), json!(slides.iter().map(name).collect::<Vec<_>>()));
     }
+    if let Some(number) = integer(metadata, &key("expert_gating_func")) {
+        let name = ["none", "softmax", "sigmoid"].get(number as usize).copied().unwrap_or("unknown");
+        out.insert("scoring_func".into(), json!(name));
+    }
     partial_rotation(metadata, &key, &mut out);
-    scaling(metadata, &key, &mut out);
+    latent(metadata, &key, &mut out);
+    if let Some(rope) = scaling(checkpoint, metadata, &key)? {
+        if let Some(original) = rope.get("original_max_position_embeddings") {
+            out.insert("original_max_position_embeddings".into(), original.clone());
+        }
+        out.insert("rope_scaling".into(), Value::Object(rope));
+    }
     Ok(Value::Object(out))
 }
 
@@ -152,18 +168,44 @@ fn partial_rotation(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: 
     });
     if let (Some(rotary), Some(head_dim)) = (integer(metadata, &key("rope.dimension_count")), head_dim)
         && head_dim > 0
-        && rotary as u64 != head_dim
     {
         out.insert("partial_rotary_factor".into(), json!(rotary as f64 / head_dim as f64));
     }
 }
 
-fn scaling(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<String, Value>) {
-    let Ok(kind) = metadata.str(&key("rope.scaling.type")) else { return };
-    if kind == "none" {
-        return;
+/// The parts of a latent-attention head, of which GGUF has the sums. Only the rotated part counts as the head of a
+/// configuration.
+fn latent(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<String, Value>) {
+    let read = |name: &str| integer(metadata, &key(name));
+    let keys = read("attention.key_length_mla").or_else(|| read("attention.key_length"));
+    let values = read("attention.value_length_mla").or_else(|| read("attention.value_length"));
+    let parts = (keys, values, read("rope.dimension_count"));
+    if let (true, (Some(keys), Some(values), Some(rotary))) = (out.contains_key("kv_lora_rank"), parts) {
+        out.remove("partial_rotary_factor");
+        out.insert("head_dim".into(), json!(rotary));
+        out.insert("qk_rope_head_dim".into(), json!(rotary));
+        out.insert("qk_nope_head_dim".into(), json!(keys.saturating_sub(rotary)));
+        out.insert("v_head_dim".into(), json!(values));
     }
-    let mut rope = Map::from_iter([("rope_type".to_string(), json!(kind))]);
+}
+
+/// The rope settings; longrope keeps its factors in tensors.
+fn scaling(
+    checkpoint: &Checkpoint,
+    metadata: &GgufMetadata,
+    key: &dyn Fn(&str) -> String,
+) -> Result<Option<Map<String, Value>>, ModelError> {
+    let mut rope = Map::new();
+    for (tensor, field) in [("rope_factors_long", "long_factor"), ("rope_factors_short", "short_factor")] {
+        let name = format!("{tensor}.weight");
+        if checkpoint.info(&name).is_some() {
+            rope.insert(field.to_string(), json!(checkpoint.tensor(&name)?.to_f32()));
+        }
+    }
+    let kind = metadata.find::<&str>(&key("rope.scaling.type"))?;
+    let kind = kind.or((!rope.is_empty()).then_some("longrope")).filter(|kind| *kind != "none");
+    let Some(kind) = kind else { return Ok(None) };
+    rope.insert("rope_type".to_string(), json!(kind));
     let settings = [
         ("rope.scaling.factor", "factor"),
         ("rope.scaling.original_context_length", "original_max_position_embeddings"),
@@ -176,5 +218,5 @@ fn scaling(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<
             rope.insert(field.to_string(), v);
         }
     }
-    out.insert("rope_scaling".into(), Value::Object(rope));
+    Ok(Some(rope))
 }

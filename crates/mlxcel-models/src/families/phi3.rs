@@ -15,7 +15,8 @@ pub(super) const FAMILY: Family = Family {
     name: "phi3",
     aliases: &[],
     names: &[],
-    ignore: &["rotary_emb.inv_freq"],
+    // The factors of long rotations are read with the configuration.
+    ignore: &["rotary_emb.inv_freq", "rope_factors_"],
     gguf: Some(Gguf {
         architecture: "phi3",
         names: &[("blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj")],
