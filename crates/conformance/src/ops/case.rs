@@ -124,6 +124,12 @@ impl Sketch {
         parts.steps.push(feeds);
     }
 
+    /// Changes what the first step feeds.
+    pub(crate) fn first_step(&self, changed: Vec<(&str, HostTensor)>) {
+        let named = changed.into_iter().map(|(name, t)| (name.to_string(), t));
+        self.parts.borrow_mut().steps[0].extend(named);
+    }
+
     /// Demands the very same numbers.
     pub(crate) fn exact(&self) {
         self.slacken(0.0);

@@ -31,12 +31,24 @@ pub struct Failure {
 #[derive(Debug)]
 pub enum Fault {
     /// The engine returned an error.
-    Refused { doing: &'static str, error: EngineError },
-    Panicked { message: String },
-    Type { step: usize, output: String, got: String, wanted: String },
+    Refused {
+        doing: &'static str,
+        error: EngineError,
+    },
+    Panicked {
+        message: String,
+    },
+    Type {
+        step: usize,
+        output: String,
+        got: String,
+        wanted: String,
+    },
     Number(Box<Number>),
     /// A rule of the seam that is not a number.
-    Rule { reason: String },
+    Rule {
+        reason: String,
+    },
 }
 
 /// The worst element of an output.
@@ -183,7 +195,9 @@ pub(crate) fn compare(
     let allowed = tolerance(wanted.dtype()) * slack;
     let errors = errors(got, wanted);
     let wrong = errors.iter().filter(|e| **e > allowed).count();
-    let Some(worst) = (0..errors.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b])) else { return Ok(()) };
+    let Some(worst) = (0..errors.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b])) else {
+        return Ok(());
+    };
     if wrong == 0 {
         return Ok(());
     }

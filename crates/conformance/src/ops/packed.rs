@@ -7,8 +7,7 @@ use super::random::Random;
 
 /// Every format at least once, with the column count that its blocks divide.
 pub(crate) fn formats() -> Vec<(DType, usize)> {
-    let affine =
-        |bits, group, scale| (DType::Quant(QuantFormat::Affine { bits, group, scale }), 384usize);
+    let affine = |bits, group, scale| (DType::Quant(QuantFormat::Affine { bits, group, scale }), 384usize);
     let mut all = vec![
         affine(2, 64, ScaleType::F16),
         affine(3, 64, ScaleType::BF16),

@@ -27,7 +27,8 @@ impl<'a> Ragged<'a> {
     }
 
     fn pages(&self) -> usize {
-        let longest = (0..self.sequences()).map(|s| self.plan.iter().map(|step| step[s]).sum::<usize>()).max();
+        let longest =
+            (0..self.sequences()).map(|s| self.plan.iter().map(|step| step[s]).sum::<usize>()).max();
         longest.unwrap_or(0).div_ceil(self.block_size)
     }
 

@@ -9,9 +9,9 @@ pub(crate) struct Random(u64);
 impl Random {
     pub(crate) fn named(name: &str) -> Self {
         // FNV-1a, so that the seed does not depend on the standard library's hasher.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
         Random(hash)
     }
 

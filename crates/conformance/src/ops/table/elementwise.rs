@@ -27,15 +27,8 @@ const UNARY: [UnaryOp; 16] = [
     UnaryOp::Round,
 ];
 
-const BINARY: [BinaryOp; 7] = [
-    BinaryOp::Add,
-    BinaryOp::Sub,
-    BinaryOp::Mul,
-    BinaryOp::Div,
-    BinaryOp::Rem,
-    BinaryOp::Max,
-    BinaryOp::Min,
-];
+const BINARY: [BinaryOp; 7] =
+    [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Rem, BinaryOp::Max, BinaryOp::Min];
 
 pub(super) const COMPARE: [CompareOp; 6] =
     [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
@@ -81,7 +74,10 @@ pub(super) fn add(t: &mut Table) {
         s.step(vec![("x", s.normal(DType::F32, &[64, 33]))]);
     });
     for case in ["f32", "bf16"] {
-        t.cases.push(fused(&format!("a fused region {case}"), if case == "f32" { DType::F32 } else { DType::BF16 }));
+        t.cases.push(fused(
+            &format!("a fused region {case}"),
+            if case == "f32" { DType::F32 } else { DType::BF16 },
+        ));
     }
 }
 
@@ -157,7 +153,8 @@ fn constants(t: &mut Table) {
         s.exact();
         for dtype in DType::PLAIN {
             let tensor = s.uniform(dtype, &[2, 3], (0.0, 100.0));
-            let (name, one) = (dtype.to_string(), s.input(&format!("one {dtype}"), s.whole(dtype, &[2, 3], (1, 2))));
+            let (name, one) =
+                (dtype.to_string(), s.input(&format!("one {dtype}"), s.whole(dtype, &[2, 3], (1, 2))));
             let constant = s.b().constant(tensor);
             // Chosen by an input, so that it cannot be folded away.
             s.output(&name, one.eq(one).select(constant, one));
@@ -177,8 +174,11 @@ fn constants(t: &mut Table) {
 fn fused(name: &str, dtype: DType) -> Case {
     let types = [shape!["tokens", 12], shape!["tokens", 12], shape![12]].map(|s| Type::new(dtype, s));
     let region = Builder::new();
-    let x: Vec<Tensor<'_>> =
-        types.iter().enumerate().map(|(i, t)| region.input(&format!("arg{i}"), t.dtype, t.shape.clone())).collect();
+    let x: Vec<Tensor<'_>> = types
+        .iter()
+        .enumerate()
+        .map(|(i, t)| region.input(&format!("arg{i}"), t.dtype, t.shape.clone()))
+        .collect();
     let gated = x[0].activation(Activation::Silu) * x[1];
     region.output("out0", gated * x[2]);
     region.output("out1", gated.gt(x[2]).select(gated, x[1] * 0.5).cast(DType::F32));
@@ -200,5 +200,12 @@ fn fused(name: &str, dtype: DType) -> Case {
         graph.add_output(output, value).unwrap_or_else(|e| panic!("case '{name}': {e}"));
     }
     let steps = vec![Step { feeds, expected: None }];
-    Case { name: name.to_string(), graph, weights: Weights::default(), dims: Default::default(), steps, slack: 1.0 }
+    Case {
+        name: name.to_string(),
+        graph,
+        weights: Weights::default(),
+        dims: Default::default(),
+        steps,
+        slack: 1.0,
+    }
 }

@@ -5,8 +5,7 @@ use mlxcel_ir::{BinaryOp, DType, Element, HostTensor, Op, UnaryOp};
 use super::elementwise::{COMPARE, apply};
 use super::{Sketch, Table};
 
-const TYPES: [DType; 7] =
-    [DType::U8, DType::U16, DType::U32, DType::I8, DType::I16, DType::I32, DType::I64];
+const TYPES: [DType; 7] = [DType::U8, DType::U16, DType::U32, DType::I8, DType::I16, DType::I32, DType::I64];
 
 const ARITHMETIC: [BinaryOp; 10] = [
     BinaryOp::Add,
