@@ -218,5 +218,11 @@ fn scaling(
             rope.insert(field.to_string(), v);
         }
     }
+    // Files that have it are of models whose two scales are equal.
+    if let Some(tenth) = metadata.get(&key("rope.scaling.yarn_log_multiplier")).and_then(GgufValue::as_f64) {
+        for field in ["mscale", "mscale_all_dim"] {
+            rope.insert(field.to_string(), json!(tenth * 10.0));
+        }
+    }
     Ok(Some(rope))
 }

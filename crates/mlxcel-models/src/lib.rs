@@ -17,7 +17,7 @@ use mlxcel_weights::Checkpoint;
 use serde_json::Value;
 
 pub use error::ModelError;
-pub use families::{Built, FAMILIES, Family};
+pub use families::{Built, FAMILIES, Family, ModelKind};
 
 /// A model ready for any engine.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use crate::error::ModelError;
 
 /// `from` is rewritten to `to`. A rule matches whole dotted segments at the start of a name; `{}` stands for a
-/// number on both sides. The first match counts.
+/// number on both sides. The first match counts. After that, the first matching rule that begins with `*` rewrites
+/// the end of the name.
 pub type Rule = (&'static str, &'static str);
 
 /// Published name to the name in the file.
@@ -19,6 +20,7 @@ impl Names {
         let mut map = BTreeMap::new();
         for file in files {
             let published = rules.iter().find_map(|r| apply(r, file)).unwrap_or_else(|| file.to_string());
+            let published = rules.iter().find_map(|r| apply_to_end(r, &published)).unwrap_or(published);
             if let Some(first) = map.insert(published.clone(), file.to_string()) {
                 return Err(ModelError::Ambiguous { name: published, first, second: file.to_string() });
             }
@@ -51,6 +53,11 @@ fn apply((from, to): &Rule, name: &str) -> Option<String> {
     (whole_segment && numbered).then(|| format!("{}{rest}", to.replacen("{}", number, 1)))
 }
 
+fn apply_to_end((from, to): &Rule, name: &str) -> Option<String> {
+    let head = name.strip_suffix(from.strip_prefix('*')?)?;
+    Some(format!("{head}{}", to.strip_prefix('*')?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +73,14 @@ mod tests {
             apply(&("h.", "transformer.h."), "h.3.ln_1.weight").unwrap(),
             "transformer.h.3.ln_1.weight"
         );
+    }
+
+    #[test]
+    fn rules_for_the_end_apply_after_those_for_the_beginning() {
+        let rules: &[Rule] = &[("bert.", ""), ("*.gamma", "*.weight")];
+        let names = Names::new(["bert.norm.gamma", "other.gamma.bias"].into_iter(), rules).unwrap();
+        assert_eq!(names.file_name("norm.weight"), Some("bert.norm.gamma"));
+        assert_eq!(names.file_name("other.gamma.bias"), Some("other.gamma.bias"));
     }
 
     #[test]

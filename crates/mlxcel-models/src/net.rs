@@ -3,13 +3,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io::{BufReader, Read};
 
 use mlxcel_ir::step::StepInputs;
 use mlxcel_ir::{Builder, DType, Tensor};
 use mlxcel_weights::Checkpoint;
+use serde_json::Value;
 
 use crate::error::ModelError;
 use crate::names::Names;
+
+/// A file of settings has a few hundred bytes.
+const SMALL_FILE_MAX: u64 = 1 << 20;
 
 /// Parameters of one checkpoint, and which of them were used.
 pub(crate) struct Params<'c> {
@@ -96,6 +101,17 @@ impl<'g> Net<'g> {
     /// Whether the weights come from a GGUF file, whose converter changed some of them.
     pub fn is_gguf(&self) -> bool {
         self.params.checkpoint.metadata().is_some()
+    }
+
+    /// A small JSON file in the checkpoint's folder, if there is one.
+    pub fn json_beside(&self, name: &str) -> Result<Option<Value>, ModelError> {
+        let bad = |e: &dyn std::fmt::Display| ModelError::field(name, e.to_string());
+        let file = match std::fs::File::open(self.params.checkpoint.folder().join(name)) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(bad(&e)),
+        };
+        serde_json::from_reader(BufReader::new(file.take(SMALL_FILE_MAX))).map(Some).map_err(|e| bad(&e))
     }
 
     /// Number of tensors, a bound on the layers a configuration may claim.

@@ -6,6 +6,8 @@ mod head;
 mod latent;
 mod mlp;
 mod moe;
+mod pooling;
+mod recurrent;
 
 pub use attention::{Attention, HeadNorm, attend, attention, split_heads};
 pub use decoder::{Decoder, decoder};
@@ -13,3 +15,5 @@ pub use head::{Head, logits, wanted};
 pub use latent::{Latent, latent_attention};
 pub use mlp::{Mlp, gated_mlp, mlp};
 pub use moe::{Experts, Moe, expert_mlp, expert_weights, moe};
+pub use pooling::Pooling;
+pub use recurrent::recurrent;

@@ -44,6 +44,7 @@ struct Config {
     v_head_dim: usize,
     rope_interleave: Option<bool>,
     first_k_dense_replace: usize,
+    #[serde(alias = "num_experts")]
     n_routed_experts: usize,
     num_experts_per_tok: usize,
     moe_intermediate_size: usize,

@@ -1,13 +1,16 @@
 //! The model families, one file each: the configuration, the graph, and the names of the weights.
 
+mod bert;
 mod cohere;
 mod deepseek_v3;
 mod gemma2;
 mod gemma3_text;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
 mod llama;
+mod mamba;
 mod mistral;
 mod mixtral;
 mod olmo2;
@@ -53,9 +56,19 @@ pub struct Gguf {
     pub interleaved: bool,
 }
 
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Continues texts: its graph has the outputs `logits` and `sampled`.
+    Generate,
+    /// Turns each sequence, whole in one step, into a vector: its graph has the output `embeddings`.
+    Embed,
+}
+
 /// What a caller must know of a model besides its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Built {
+    pub kind: ModelKind,
     pub vocab_size: usize,
     /// The longest sequence the model was made for.
     pub max_context: usize,
@@ -67,20 +80,24 @@ impl Built {
     /// The usual facts of a decoder with these rotations.
     pub fn new(c: &Common, ropes: &[&Rope]) -> Self {
         let recompute_past = ropes.iter().find_map(|r| r.switches_at());
-        Built { vocab_size: c.vocab_size, max_context: c.context(), recompute_past }
+        let (vocab_size, max_context) = (c.vocab_size, c.context());
+        Built { kind: ModelKind::Generate, vocab_size, max_context, recompute_past }
     }
 }
 
 /// All families, by name.
 pub const FAMILIES: &[Family] = &[
+    bert::FAMILY,
     cohere::FAMILY,
     deepseek_v3::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
+    gpt_oss::FAMILY,
     granite::FAMILY,
     llama::FAMILY,
+    mamba::FAMILY,
     mistral::FAMILY,
     mixtral::FAMILY,
     olmo2::FAMILY,
