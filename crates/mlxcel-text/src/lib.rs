@@ -1,1 +1,21 @@
-//! (to be written)
+//! Text in, token ids out, and back: tokenizers, incremental detokenising, stop strings and chat templates.
+//!
+//! A [`Tokenizer`] comes from a checkpoint folder (`tokenizer.json`) or from the vocabulary of a GGUF file
+//! that the caller has already read ([`GgufVocab`]). A [`ChatTemplate`] turns messages into a prompt the way
+//! Hugging Face transformers does, and encodes it so that nothing a user wrote can become a control token.
+//!
+//! This crate knows no tensors, no models and no file formats besides the JSON and Jinja files of a
+//! checkpoint folder: it does not parse GGUF, and it never opens a network connection.
+
+mod chat;
+mod detokenizer;
+mod error;
+mod files;
+mod stop;
+mod tokenizer;
+
+pub use chat::{ChatPrompt, ChatRequest, ChatTemplate, ChatTemplates, TemplateChoice};
+pub use detokenizer::{DetokenizeOptions, Detokenizer, TextPosition};
+pub use error::{Error, Result};
+pub use stop::{StopMatcher, StopProgress};
+pub use tokenizer::{EncodeOptions, GgufVocab, SpecialText, SpecialTokens, Tokenizer};

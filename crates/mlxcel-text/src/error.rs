@@ -1,0 +1,103 @@
+//! The one error type of this crate. Every variant names the file, field, id or template a person has to look
+//! at.
+
+use std::path::PathBuf;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+
+    #[error("{} has {bytes} bytes, more than the {limit} this kind of file may have", path.display())]
+    FileTooLarge { path: PathBuf, bytes: u64, limit: u64 },
+
+    #[error("{} has no tokenizer.json; give token ids instead of text, or add the file", folder.display())]
+    NoTokenizer { folder: PathBuf },
+
+    #[error("{} is not valid JSON: {source}", path.display())]
+    Json { path: PathBuf, source: serde_json::Error },
+
+    #[error("{}: field `{field}` should be {expected}", path.display())]
+    Field { path: PathBuf, field: &'static str, expected: &'static str },
+
+    #[error("{} is not a tokenizer this version understands: {reason}", path.display())]
+    TokenizerJson { path: PathBuf, reason: String },
+
+    #[error("the GGUF vocabulary is of kind `{model}`; known kinds are gpt2, gemma4, llama and bert")]
+    UnknownVocabulary { model: String },
+
+    #[error("the GGUF vocabulary asks for the pre-tokenizer `{pre}`, which this version does not know")]
+    UnknownPreTokenizer { pre: String },
+
+    #[error("the GGUF vocabulary has no tokens")]
+    EmptyVocabulary,
+
+    #[error("the GGUF vocabulary has {tokens} tokens but {found} entries in `{field}`")]
+    VocabularyLength { field: &'static str, tokens: usize, found: usize },
+
+    #[error("the GGUF vocabulary gives {id} as its {role} token, but has only {tokens} tokens")]
+    SpecialIdOutOfRange { role: &'static str, id: u32, tokens: usize },
+
+    #[error("the vocabulary wants a {role} token added to every text, but does not say which token that is")]
+    MissingSpecialId { role: &'static str },
+
+    #[error("tokens {first} and {second} of the GGUF vocabulary are both `{text}`")]
+    DuplicateToken { text: String, first: u32, second: u32 },
+
+    #[error("merge {index} of the GGUF vocabulary, `{merge}`, {problem}")]
+    BadMerge { index: usize, merge: String, problem: &'static str },
+
+    #[error("building the tokenizer failed: {reason}")]
+    Build { reason: String },
+
+    #[error("the vocabulary has no token for {what} and no unknown token")]
+    Unencodable { what: String },
+
+    #[error("splitting the text into words failed: {reason}")]
+    PreTokenize { reason: String },
+
+    #[error("the text has a run of {chars} blank characters; at most {limit} can be split into words")]
+    BlankRunTooLong { chars: usize, limit: usize },
+
+    #[error("encoding the text failed: {reason}")]
+    Encode { reason: String },
+
+    #[error("decoding token ids failed: {reason}")]
+    Decode { reason: String },
+
+    #[error("the tokenizer library failed while {operation}; the tokenizer file is probably damaged")]
+    LibraryPanic { operation: &'static str },
+
+    #[error("stop string {index} is empty")]
+    EmptyStop { index: usize },
+
+    #[error("there is no chat template")]
+    NoTemplate,
+
+    #[error("there is no chat template named `{name}`; there is {available}")]
+    UnknownTemplate { name: String, available: String },
+
+    #[error("the chat template does not parse (line {line}): {reason}")]
+    TemplateSyntax { line: usize, reason: String },
+
+    #[error("the chat template failed (line {line}): {reason}")]
+    TemplateRender { line: usize, reason: String },
+
+    #[error("the chat template refused the messages: {message}")]
+    TemplateRaised { message: String },
+
+    #[error("the chat template did not finish within {instructions} instructions")]
+    TemplateOutOfFuel { instructions: u64 },
+
+    #[error("the chat template wrote more than {limit} bytes")]
+    TemplateOutputTooLong { limit: usize },
+
+    #[error("`{name}` is set by the chat itself and cannot be given as a template variable")]
+    ReservedVariable { name: String },
+
+    #[error("the messages use so many rare characters that their text cannot be marked as plain")]
+    NoSpareCharacters,
+}

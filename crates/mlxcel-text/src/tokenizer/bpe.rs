@@ -1,0 +1,138 @@
+//! Byte-pair encoding over a GGUF vocabulary: words are cut by the rule of `tokenizer.ggml.pre`, spelled in
+//! the vocabulary's alphabet and merged by the `tokenizers` crate.
+
+use ahash::AHashMap;
+use tokenizers::Model;
+use tokenizers::models::bpe::BPE;
+
+use super::pre::{PreTokenizer, Rule, Spelling, Words};
+use super::{TokenKind, byte_alphabet};
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+pub(super) struct Bpe {
+    model: BPE,
+    pre: PreTokenizer,
+    spelling: Spelling,
+    /// Bytes the vocabulary cannot spell; `tokenizers` would drop them without a word.
+    missing: Vec<u8>,
+}
+
+impl Bpe {
+    /// Control tokens are kept out of the model, so that no text can become one.
+    pub(super) fn new(
+        rule: &Rule,
+        tokens: &[String],
+        kinds: &[TokenKind],
+        merges: &[String],
+    ) -> Result<Self> {
+        let vocab = vocabulary(tokens, kinds)?;
+        let merges = merges
+            .iter()
+            .enumerate()
+            .map(|(i, merge)| parse_merge(i, merge, &vocab))
+            .collect::<Result<_>>()?;
+        let missing = match rule.spelling {
+            Spelling::ByteLevel => missing_bytes(&vocab),
+            Spelling::Sentence => {
+                (0..=255).filter(|byte| !vocab.contains_key(&format!("<0x{byte:02X}>"))).collect()
+            }
+        };
+        let model = BPE::builder()
+            .vocab_and_merges(vocab, merges)
+            .ignore_merges(rule.words == Words::Whole)
+            .byte_fallback(rule.spelling == Spelling::Sentence)
+            .build()
+            .map_err(|error| Error::Build { reason: error.to_string() })?;
+        Ok(Self { model, pre: PreTokenizer::new(rule)?, spelling: rule.spelling, missing })
+    }
+
+    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+        match self.spelling {
+            Spelling::ByteLevel => self.encode_byte_level(text, out),
+            Spelling::Sentence => self.encode_sentence(&text.replace(' ', "▁"), out),
+        }
+    }
+
+    fn encode_byte_level(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+        if let Some(byte) = text.bytes().find(|byte| self.missing.contains(byte)) {
+            return Err(Error::Unencodable { what: format!("the byte {byte:#04x}") });
+        }
+        let mut spelled = String::new();
+        for word in self.pre.split(text)? {
+            spelled.clear();
+            byte_alphabet::spell(word.as_bytes(), &mut spelled);
+            self.encode_word(&spelled, out)?;
+        }
+        Ok(())
+    }
+
+    fn encode_sentence(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+        for word in self.pre.split(text)? {
+            // A run of line ends is one token where the vocabulary has it; its merges do not lead there.
+            let whole =
+                word.bytes().all(|byte| byte == b'\n').then(|| self.model.token_to_id(word)).flatten();
+            match whole {
+                Some(id) => out.push(id),
+                None => {
+                    self.check_characters(word)?;
+                    self.encode_word(word, out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_characters(&self, word: &str) -> Result<()> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let mut buffer = [0; 4];
+        let unknown = word.chars().find(|c| self.model.token_to_id(c.encode_utf8(&mut buffer)).is_none());
+        unknown.map_or(Ok(()), |c| Err(Error::Unencodable { what: format!("`{c}`") }))
+    }
+
+    fn encode_word(&self, word: &str, out: &mut Vec<u32>) -> Result<()> {
+        let tokens =
+            self.model.tokenize(word).map_err(|error| Error::Encode { reason: error.to_string() })?;
+        out.extend(tokens.iter().map(|token| token.id));
+        Ok(())
+    }
+}
+
+fn vocabulary(tokens: &[String], kinds: &[TokenKind]) -> Result<AHashMap<String, u32>> {
+    let mut vocab = AHashMap::with_capacity(tokens.len());
+    for (id, (text, kind)) in (0..).zip(tokens.iter().zip(kinds)) {
+        if kind.is_control() || text.is_empty() {
+            continue;
+        }
+        if let Some(first) = vocab.insert(text.clone(), id) {
+            return Err(Error::DuplicateToken { text: text.clone(), first, second: id });
+        }
+    }
+    Ok(vocab)
+}
+
+/// `left right`, where both and their concatenation are tokens. A token may itself start with a blank.
+fn parse_merge(index: usize, merge: &str, vocab: &AHashMap<String, u32>) -> Result<(String, String)> {
+    let bad = |problem| Error::BadMerge { index, merge: merge.to_owned(), problem };
+    let second_char = merge.chars().next().map_or(0, char::len_utf8);
+    let blank =
+        merge[second_char..].find(' ').ok_or_else(|| bad("is not two tokens with a blank between them"))?;
+    let (left, right) = merge.split_at(second_char + blank);
+    let right = &right[1..];
+    let known = [left, right].iter().all(|part| vocab.contains_key(*part));
+    if !known || !vocab.contains_key(&[left, right].concat()) {
+        return Err(bad("joins or makes a token that the vocabulary does not have"));
+    }
+    Ok((left.to_owned(), right.to_owned()))
+}
+
+fn missing_bytes(vocab: &AHashMap<String, u32>) -> Vec<u8> {
+    let spelled = |byte: u8| {
+        let mut text = String::new();
+        byte_alphabet::spell(&[byte], &mut text);
+        text
+    };
+    (0..=255).filter(|&byte| !vocab.contains_key(&spelled(byte))).collect()
+}
