@@ -1,9 +1,12 @@
 //! Removes what no output and no state update needs. Inputs, weights and states that nothing reads go too, so the
-//! feeds of a program may name inputs that its graph no longer has: they are to be ignored there.
+//! feeds of a program may name inputs that its graph no longer has: they are to be ignored there. An input that
+//! alone says how large a symbolic dimension is stays as long as anything has that dimension.
+
+use std::collections::BTreeSet;
 
 use super::{Rebuild, each_region};
 use crate::error::IrError;
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 use crate::op::Op;
 
 /// The graph without the nodes that nothing needs.
@@ -38,7 +41,32 @@ fn live(graph: &Graph, keep: impl Fn(&Op) -> bool) -> Vec<bool> {
             node.inputs.iter().for_each(|v| live[v.node as usize] = true);
         }
     }
+    keep_binders(graph, &mut live);
     live
+}
+
+/// Revives inputs until every symbol that is needed is bound by one that lives, if any input binds it at all.
+fn keep_binders(graph: &Graph, live: &mut [bool]) {
+    let mut needed = BTreeSet::new();
+    let alive = graph.nodes().iter().enumerate().filter(|(i, _)| live[*i]);
+    alive.for_each(|(_, n)| symbols(n, &mut needed));
+    let (living, dead): (Vec<_>, Vec<_>) = graph.inputs().partition(|(i, _)| live[*i as usize]);
+    for (i, node) in living.into_iter().chain(dead) {
+        for symbol in node.types[0].shape.iter().filter_map(|d| d.as_symbol()) {
+            live[i as usize] |= needed.remove(symbol);
+        }
+    }
+}
+
+/// The symbols that evaluating a node asks for.
+fn symbols<'g>(node: &'g Node, needed: &mut BTreeSet<&'g str>) {
+    needed.extend(node.types.iter().flat_map(|t| &t.shape).flat_map(|d| d.symbols()));
+    match &node.op {
+        Op::Size { dim } => needed.extend(dim.symbols()),
+        Op::Slice { start, end, .. } => needed.extend(start.symbols().chain(end.symbols())),
+        _ => {}
+    }
+    node.regions.iter().flat_map(|r| r.nodes()).for_each(|n| symbols(n, needed));
 }
 
 #[cfg(test)]
@@ -88,6 +116,20 @@ mod tests {
         let g = dead_code(&b.finish().unwrap()).unwrap();
         assert_eq!(ops(&g.nodes()[2].regions[0]), ["input", "input"]);
         assert_eq!(ops(&g.nodes()[2].regions[1]), ["input", "input", "unary"]);
+    }
+
+    #[test]
+    fn an_input_that_alone_binds_a_dimension_stays() {
+        let b = Builder::new();
+        b.input("bound_twice", DType::I32, shape!["tokens", "rows"]);
+        b.input("sizes", DType::I32, shape!["sequences"]);
+        b.input("unused", DType::I32, shape!["pages"]);
+        let x = b.input("x", DType::F32, shape!["tokens"]);
+        b.output("y", -x);
+        b.output("sequences", b.size(&"sequences".into()));
+        let g = dead_code(&b.finish().unwrap()).unwrap();
+        let names: Vec<String> = g.inputs().map(|(_, n)| n.types[0].to_string()).collect();
+        assert_eq!(names, ["i32[sequences]", "f32[tokens]"]);
     }
 
     #[test]
