@@ -81,9 +81,7 @@ fn decode_bytes<const BITS: usize, const PER_BYTE: usize>(
     let mask = ((1u32 << BITS) - 1) as u8;
     let (out, _) = out.as_chunks_mut::<PER_BYTE>();
     for (&byte, out) in codes.iter().zip(out) {
-        for i in 0..PER_BYTE {
-            out[i] = scale * (byte >> (i * BITS) & mask) as f32 + bias;
-        }
+        *out = std::array::from_fn(|i| scale * (byte >> (i * BITS) & mask) as f32 + bias);
     }
 }
 
