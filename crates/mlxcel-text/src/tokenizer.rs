@@ -123,6 +123,7 @@ impl Tokenizer {
         Self { shared: Arc::new(Shared { source, guard: OnceLock::new() }) }
     }
 
+    /// The token ids of a text.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         match &self.shared.source {
             Source::Folder(tokenizer) => tokenizer.encode(text, options, None),

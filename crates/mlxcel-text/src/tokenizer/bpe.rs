@@ -1,5 +1,8 @@
 //! Byte-pair encoding over a GGUF vocabulary: words are cut by the rule of `tokenizer.ggml.pre`, spelled in
 //! the vocabulary's alphabet and merged by the `tokenizers` crate.
+//!
+//! Some published vocabularies lack tokens for a few control bytes (SmolLM2's has none for 0x14); like the
+//! models' own tokenizers, this leaves such bytes out.
 
 use ahash::AHashMap;
 use tokenizers::Model;
@@ -14,8 +17,6 @@ pub(super) struct Bpe {
     model: BPE,
     pre: PreTokenizer,
     spelling: Spelling,
-    /// Bytes the vocabulary cannot spell; `tokenizers` would drop them without a word.
-    missing: Vec<u8>,
 }
 
 impl Bpe {
@@ -32,19 +33,13 @@ impl Bpe {
             .enumerate()
             .map(|(i, merge)| parse_merge(i, merge, &vocab))
             .collect::<Result<_>>()?;
-        let missing = match rule.spelling {
-            Spelling::ByteLevel => missing_bytes(&vocab),
-            Spelling::Sentence => {
-                (0..=255).filter(|byte| !vocab.contains_key(&format!("<0x{byte:02X}>"))).collect()
-            }
-        };
         let model = BPE::builder()
             .vocab_and_merges(vocab, merges)
             .ignore_merges(rule.words == Words::Whole)
             .byte_fallback(rule.spelling == Spelling::Sentence)
             .build()
             .map_err(|error| Error::Build { reason: error.to_string() })?;
-        Ok(Self { model, pre: PreTokenizer::new(rule)?, spelling: rule.spelling, missing })
+        Ok(Self { model, pre: PreTokenizer::new(rule)?, spelling: rule.spelling })
     }
 
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
@@ -55,9 +50,6 @@ impl Bpe {
     }
 
     fn encode_byte_level(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
-        if let Some(byte) = text.bytes().find(|byte| self.missing.contains(byte)) {
-            return Err(Error::Unencodable { what: format!("the byte {byte:#04x}") });
-        }
         let mut spelled = String::new();
         for word in self.pre.split(text)? {
             spelled.clear();
@@ -74,22 +66,10 @@ impl Bpe {
                 word.bytes().all(|byte| byte == b'\n').then(|| self.model.token_to_id(word)).flatten();
             match whole {
                 Some(id) => out.push(id),
-                None => {
-                    self.check_characters(word)?;
-                    self.encode_word(word, out)?;
-                }
+                None => self.encode_word(word, out)?,
             }
         }
         Ok(())
-    }
-
-    fn check_characters(&self, word: &str) -> Result<()> {
-        if self.missing.is_empty() {
-            return Ok(());
-        }
-        let mut buffer = [0; 4];
-        let unknown = word.chars().find(|c| self.model.token_to_id(c.encode_utf8(&mut buffer)).is_none());
-        unknown.map_or(Ok(()), |c| Err(Error::Unencodable { what: format!("`{c}`") }))
     }
 
     fn encode_word(&self, word: &str, out: &mut Vec<u32>) -> Result<()> {
@@ -126,13 +106,4 @@ fn parse_merge(index: usize, merge: &str, vocab: &AHashMap<String, u32>) -> Resu
         return Err(bad("joins or makes a token that the vocabulary does not have"));
     }
     Ok((left.to_owned(), right.to_owned()))
-}
-
-fn missing_bytes(vocab: &AHashMap<String, u32>) -> Vec<u8> {
-    let spelled = |byte: u8| {
-        let mut text = String::new();
-        byte_alphabet::spell(&[byte], &mut text);
-        text
-    };
-    (0..=255).filter(|&byte| !vocab.contains_key(&spelled(byte))).collect()
 }
