@@ -120,9 +120,10 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
         x = x + latent_attention(&layer.at("self_attn"), &Latent { layer: i, ..attention }, h);
         let h = layer.rms_norm("post_attention_layernorm", x, eps);
         let mlp = layer.at("mlp");
-        x = x + match i < own.first_k_dense_replace {
-            true => gated_mlp(&mlp, h, dense),
-            false => experts(&mlp, h, &own, (route.clone(), dense)),
+        x = x + if i < own.first_k_dense_replace {
+            gated_mlp(&mlp, h, dense)
+        } else {
+            experts(&mlp, h, &own, (route.clone(), dense))
         };
     }
     // Layers beyond the last predict further tokens in training.
