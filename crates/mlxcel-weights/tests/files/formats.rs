@@ -212,6 +212,7 @@ fn a_packed_vector_is_cut_only_between_blocks() {
     let vector = WeightTensor::new(dtype, vec![expected.len()], raw.parts).unwrap();
     assert_eq!(vector.rows(32..96).unwrap().to_f32(), expected[32..96]);
     assert!(vector.rows(0..33).is_err());
+    assert!(vector.rows(16..48).is_err());
 }
 
 #[test]
