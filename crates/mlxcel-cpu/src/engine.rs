@@ -1,0 +1,101 @@
+//! The engine: what it is, what it runs itself, and how a graph becomes a program.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
+use mlxcel_ir::{Bindings, DType, Graph, Op, Type, decompose};
+
+use crate::context::Context;
+use crate::kernels::linear::k_step;
+use crate::memory::Pool;
+use crate::program::CpuProgram;
+use crate::simd::SimdLevel;
+use crate::statics;
+use crate::threads::Threads;
+
+/// Tokens in a block of the KV cache: one tile of keys.
+const BLOCK_SIZE: usize = 16;
+
+/// How the engine uses the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// As many as the machine offers, if `None`.
+    pub threads: Option<usize>,
+    /// The fastest instructions of the machine, if `None`.
+    pub level: Option<SimdLevel>,
+}
+
+/// Runs graphs on the processor.
+#[derive(Debug)]
+pub struct CpuEngine {
+    ctx: Arc<Context>,
+    device: String,
+}
+
+impl CpuEngine {
+    /// Fails if the machine lacks the level that was asked for, or threads cannot be started.
+    pub fn new(options: CpuOptions) -> Result<Self, EngineError> {
+        let level = options.level.unwrap_or_else(SimdLevel::best);
+        let model = model_name();
+        if !level.is_available() {
+            let op = format!("{level} instructions");
+            return Err(EngineError::Unsupported { engine: crate::NAME, op, operands: model });
+        }
+        let threads = Threads::new(options.threads)?;
+        let device = format!("{model}, {} threads, {level}", threads.count());
+        Ok(CpuEngine { ctx: Arc::new(Context { level, threads, pool: Pool::default() }), device })
+    }
+}
+
+/// The processor's name on Linux, the architecture elsewhere.
+fn model_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|l| l.starts_with("model name"));
+    let name = line.and_then(|l| l.split_once(':')).map(|(_, name)| name.trim().to_string());
+    name.unwrap_or_else(|| std::env::consts::ARCH.to_string())
+}
+
+impl Engine for CpuEngine {
+    fn caps(&self) -> Caps {
+        Caps { name: crate::NAME, device: self.device.clone(), block_size: BLOCK_SIZE }
+    }
+
+    fn native(&self, op: &Op, operands: &[Type]) -> bool {
+        native(op, operands)
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        weights: &dyn WeightSource,
+        dims: &Bindings,
+    ) -> Result<Box<dyn Program>, EngineError> {
+        let graph = decompose(graph, &native)?;
+        let statics = statics::load(&graph, weights, &HashMap::new())?;
+        Ok(Box::new(CpuProgram::new(self.ctx.clone(), graph, statics, dims)?))
+    }
+}
+
+/// What has a kernel. Doubles go through decompositions, whose primitives compute in `f64`.
+fn native(op: &Op, x: &[Type]) -> bool {
+    let narrow = |i: usize| x[i].dtype.is_float() && x[i].dtype != DType::F64;
+    match op {
+        Op::Linear { .. } | Op::ExpertLinear { .. } => narrow(0) && decodes(x[1].dtype),
+        Op::Embedding { .. } => decodes(x[0].dtype),
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AddRmsNorm { .. } | Op::Softmax { .. } => narrow(0),
+        Op::Rope { .. } | Op::Attention(_) | Op::SelectiveScan | Op::CausalConv => narrow(0),
+        Op::PagedAttention(p) => {
+            let cache = if p.value_dim.is_some() { 2 } else { 3 };
+            narrow(0) && narrow(cache) && narrow(cache + p.value_dim.is_none() as usize)
+        }
+        Op::Activation(_) | Op::Fused | Op::TopK { .. } | Op::ArgMax { .. } | Op::Sample => true,
+        _ => false,
+    }
+}
+
+/// Whether rows of this type are read as `f32` without loss, in blocks that fit the kernels.
+fn decodes(dtype: DType) -> bool {
+    let float = dtype.is_float() && dtype != DType::F64;
+    (float || dtype.is_quant()) && k_step(dtype).is_some()
+}

@@ -1,0 +1,143 @@
+//! `x · wᵀ` straight from stored weights: `linear`, the experts' `expert_linear`, and the products of `dot_general`.
+//!
+//! Algorithm: the weight's rows are cut over the threads. A thread takes [`ROWS`] rows at a time and walks along `k`
+//! in blocks: it decodes a block of the rows to `f32` in the first-level cache (plain `f32` rows are read where they
+//! lie) and multiplies it with every token of a panel, four rows by `Simd::TOKENS` tokens in registers, before it
+//! decodes the next. Sums stay vectors until the end of `k`, kept in the second-level cache between blocks.
+//!
+//! Layout: tokens are `f32` rows padded with zeros to whole vectors; weights lie as in the checkpoint.
+//!
+//! Batch invariance: element `k` of a row is always added to lane `k mod LANES` of one accumulator, in order of `k`,
+//! and lanes are summed in one order; how many tokens or rows share a tile changes nothing of that.
+//!
+//! Checked against products of the decoded weights in `f64`.
+
+mod panel;
+mod tile;
+
+use mlxcel_engine::EngineError;
+use mlxcel_ir::DType;
+
+use crate::context::{Context, Operand};
+use crate::lanes::{Lane, indices};
+use crate::view::{Out, Shared};
+use crate::weight::Rows;
+pub(crate) use panel::Panel;
+use tile::Product;
+pub(crate) use tile::k_step;
+
+/// Rows that a thread works on at a time.
+const ROWS: usize = 16;
+/// Products that make a task worth a thread.
+const TASK_MIN: usize = 32 * 1024;
+
+/// `x […, k]`, `w [n, k]`, `bias? [n]`.
+pub(crate) fn linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Result<(), EngineError> {
+    let k = x[0].view.shape().last().copied().unwrap_or(0);
+    let n = out.shape.last().copied().unwrap_or(0);
+    let tokens = out.elements() / n.max(1);
+    if tokens == 0 || n == 0 {
+        return Ok(());
+    }
+    let panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
+    let bias = x.get(2).map(|b| b.view.to_vec::<f32>());
+    let dense;
+    let rows = match x[1].matrix {
+        Some(matrix) => matrix.rows(),
+        None => {
+            dense = ctx.dense(&x[1].view)?;
+            Rows::of_view(&dense.view)
+        }
+    };
+    let finish = |row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
+    multiply(ctx, &Job { panel: &panel, rows: &rows, first: 0, n }, out, finish);
+    Ok(())
+}
+
+/// One product: all tokens of a panel with `n` rows from `first` on.
+pub(crate) struct Job<'a> {
+    pub(crate) panel: &'a Panel<'a>,
+    pub(crate) rows: &'a Rows<'a>,
+    pub(crate) first: usize,
+    pub(crate) n: usize,
+}
+
+/// Fills `out [tokens, n]` with the finished sums.
+fn multiply(ctx: &Context, job: &Job<'_>, out: &mut Out<'_>, finish: impl Fn(usize, f32) -> f32 + Sync) {
+    let n = job.n;
+    match out.dtype {
+        DType::F32 => {
+            let to = Shared(out.slice::<f32>().as_mut_ptr());
+            each_tile(ctx, job, &|t, row, sum| put(to, t * n + row, finish(row, sum)));
+        }
+        dtype => {
+            let size = out.size();
+            let to = Shared(out.bytes().as_mut_ptr());
+            each_tile(ctx, job, &|t, row, sum| store(to, (t * n + row) * size, dtype, finish(row, sum)));
+        }
+    }
+}
+
+/// Writes one element of a result that tasks share.
+#[inline(always)]
+#[allow(unsafe_code)]
+fn put(to: Shared<f32>, at: usize, value: f32) {
+    // SAFETY: every (token, row) is computed by one task, and lies within the result.
+    unsafe { *to.at(at) = value }
+}
+
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn store(to: Shared<u8>, at: usize, dtype: DType, value: f32) {
+    let size = dtype.size().expect("results are plain");
+    // SAFETY: every (token, row) is computed by one task, and lies within the result.
+    f32::store(dtype, &[value], unsafe { std::slice::from_raw_parts_mut(to.at(at), size) });
+}
+
+/// Computes all products and hands each to `emit(token, row, sum)`, rows counted from the job's first.
+pub(crate) fn each_tile(ctx: &Context, job: &Job<'_>, emit: &(impl Fn(usize, usize, f32) + Sync)) {
+    let work = job.panel.tokens * job.rows.cols.max(1);
+    let shared = job.n.div_ceil(4 * ctx.threads.count());
+    let per_task = shared.max(TASK_MIN.div_ceil(work)).next_multiple_of(ROWS);
+    ctx.threads.each(job.n.div_ceil(per_task), |task| {
+        let range = task * per_task..((task + 1) * per_task).min(job.n);
+        ctx.level.dispatch(Product { job, range, emit });
+    });
+}
+
+/// `x [t, 1 or k, in]`, `w [experts, out, in]`, `ids [t, k]`, `bias? [experts, out]`: tokens are gathered by expert,
+/// so that each expert's rows are read once.
+pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Result<(), EngineError> {
+    let (view, ids) = (&x[0].view, indices(&x[2].view));
+    let [tokens, chosen, n] = [out.shape[0], out.shape[1], out.shape[2]];
+    let width = view.shape()[2];
+    if out.elements() == 0 {
+        return Ok(());
+    }
+    let dense;
+    let (rows, experts) = match x[1].matrix {
+        Some(matrix) => (matrix.rows(), matrix.shape[0]),
+        None => {
+            dense = ctx.dense(&x[1].view)?;
+            (Rows::of_view(&dense.view), x[1].view.shape()[0])
+        }
+    };
+    let bias = x.get(3).map(|b| b.view.to_vec::<f32>());
+    let repeated = view.broadcast(&[tokens, chosen, width]);
+    let (dtype, size) = (out.dtype, out.size());
+    let to = Shared(out.bytes().as_mut_ptr());
+    for expert in 0..experts {
+        let clamp = |i: i64| i.clamp(0, experts as i64 - 1) as usize;
+        let places: Vec<usize> = (0..ids.len()).filter(|&i| clamp(ids[i]) == expert).collect();
+        if places.is_empty() {
+            continue;
+        }
+        let panel = Panel::gathered(ctx, &repeated, &places)?;
+        let job = Job { panel: &panel, rows: &rows, first: expert * n, n };
+        each_tile(ctx, &job, &|t, row, sum| {
+            let sum = bias.as_ref().map_or(sum, |b| sum + b[expert * n + row]);
+            store(to, (places[t] * n + row) * size, dtype, sum);
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! The inner loops of the product: blocks along `k`, tiles of tokens by rows, sums.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use mlxcel_ir::DType;
+
+use super::panel::padded;
+use super::{Job, ROWS};
+use crate::simd::{Kernel, LANES_MAX, Simd};
+use crate::weight::Rows;
+
+/// Rows in registers.
+const R: usize = 4;
+/// Elements of a row that are decoded at a time, rounded to whole blocks of the format.
+const K_BLOCK: usize = 512;
+/// Tokens whose sums are kept while the rows of a tile are walked.
+const TOKENS: usize = 96;
+
+/// Numbers of a tile row at most, for formats whose blocks are longer than [`K_BLOCK`].
+const K_MAX: usize = 4 * K_BLOCK;
+
+/// Decoded rows and partial sums of one thread.
+#[repr(align(64))]
+struct Work {
+    tile: [f32; ROWS * K_BLOCK],
+    sums: [f32; TOKENS * ROWS * LANES_MAX],
+}
+
+thread_local! {
+    static WORK: RefCell<Box<Work>> =
+        RefCell::new(Box::new(Work { tile: [0.0; ROWS * K_BLOCK], sums: [0.0; TOKENS * ROWS * LANES_MAX] }));
+}
+
+/// How many elements of a row of this type are decoded at a time: whole blocks of the format and whole vectors.
+/// `None` if no such number is small enough.
+pub(crate) fn k_step(dtype: DType) -> Option<usize> {
+    let DType::Quant(q) = dtype else { return Some(K_BLOCK) };
+    let mut unit = q.block_len();
+    while !unit.is_multiple_of(LANES_MAX) {
+        unit *= 2;
+    }
+    (unit <= K_MAX).then(|| (K_BLOCK / unit * unit).max(unit))
+}
+
+/// Part of a job: some rows, all tokens.
+pub(super) struct Product<'a, E> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) range: Range<usize>,
+    pub(super) emit: &'a E,
+}
+
+impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        WORK.with_borrow_mut(|work| self.rows::<S>(work));
+    }
+}
+
+impl<E: Fn(usize, usize, f32)> Product<'_, E> {
+    #[inline(always)]
+    fn rows<S: Simd>(&self, work: &mut Work) {
+        let steps = Steps::of(self.job);
+        for start in self.range.clone().step_by(steps.rows) {
+            let rows = start..(start + steps.rows).min(self.range.end);
+            for first in (0..self.job.panel.tokens).step_by(TOKENS) {
+                let tokens = first..(first + TOKENS).min(self.job.panel.tokens);
+                self.block::<S>(work, &steps, rows.clone(), tokens);
+            }
+        }
+    }
+}
+
+/// How a job is cut.
+struct Steps {
+    rows: usize,
+    k: usize,
+    /// Rows are read where they lie.
+    direct: bool,
+}
+
+impl Steps {
+    fn of(job: &Job<'_>) -> Self {
+        let k = k_step(job.rows.dtype).expect("formats with longer blocks are decomposed");
+        let rows = (ROWS * K_BLOCK / k).min(ROWS) / R * R;
+        Steps { rows, k, direct: job.rows.dtype == DType::F32 && job.rows.cols == padded(job.rows.cols) }
+    }
+}
+
+impl<E: Fn(usize, usize, f32)> Product<'_, E> {
+    /// All of `k` for a few rows and a panel of tokens.
+    #[inline(always)]
+    fn block<S: Simd>(&self, work: &mut Work, steps: &Steps, rows: Range<usize>, tokens: Range<usize>) {
+        let cols = self.job.rows.cols;
+        let sums: *mut f32 = work.sums.as_mut_ptr();
+        let mut at = 0;
+        while at < cols.max(1) {
+            let len = steps.k.min(cols - at);
+            let pointers = self.weights::<S>(work, steps, rows.clone(), at..at + len);
+            let mut t = tokens.start;
+            while t < tokens.end {
+                let count = (tokens.end - t).min(S::TOKENS);
+                for group in (0..rows.len()).step_by(R) {
+                    let place = ((t - tokens.start) * ROWS + group) * S::LANES;
+                    let tile = Tile {
+                        x: self.job.panel.row(t, at),
+                        x_stride: self.job.panel.stride(),
+                        w: std::array::from_fn(|r| pointers[group + r]),
+                        k: padded(len),
+                        // SAFETY: `t`, `group` and lanes are within the sums of the panel.
+                        sums: unsafe { sums.add(place) },
+                        begin: at == 0,
+                    };
+                    // SAFETY: the pointers are good for `k` numbers of each row and token, the sums for the tile.
+                    unsafe { tile.run::<S>(count) };
+                }
+                t += count;
+            }
+            at += steps.k;
+        }
+        self.finish::<S>(sums, rows, tokens);
+    }
+
+    /// Where the numbers of each row lie: in the weight itself or decoded in the tile. Absent rows repeat the last.
+    #[inline(always)]
+    fn weights<S: Simd>(
+        &self,
+        work: &mut Work,
+        steps: &Steps,
+        rows: Range<usize>,
+        k: Range<usize>,
+    ) -> [*const f32; ROWS] {
+        let mut pointers = [work.tile.as_ptr(); ROWS];
+        if k.is_empty() {
+            return pointers;
+        }
+        let from = self.job.first + rows.start..self.job.first + rows.end;
+        if steps.direct {
+            for (pointer, row) in pointers.iter_mut().zip(from) {
+                *pointer = self.job.rows.plain(row).as_ptr().cast::<f32>().wrapping_add(k.start);
+            }
+        } else {
+            for (i, pointer) in pointers[..rows.len()].iter_mut().enumerate() {
+                *pointer = work.tile[i * steps.k..].as_ptr();
+            }
+            S::LEVEL.dispatch(Decode {
+                rows: self.job.rows,
+                range: from,
+                k,
+                tile: &mut work.tile,
+                stride: steps.k,
+            });
+        }
+        let last = pointers[rows.len() - 1];
+        pointers[rows.len()..].fill(last);
+        pointers
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(&self, sums: *const f32, rows: Range<usize>, tokens: Range<usize>) {
+        for t in 0..tokens.len() {
+            for group in (0..rows.len()).step_by(R) {
+                let place = (t * ROWS + group) * S::LANES;
+                // SAFETY: the sums of this panel were all stored by tiles.
+                let vectors = std::array::from_fn(|r| unsafe { S::load(sums.add(place + r * S::LANES)) });
+                let totals = S::sums(vectors);
+                for r in 0..R.min(rows.len() - group) {
+                    (self.emit)(tokens.start + t, rows.start + group + r, totals[r]);
+                }
+            }
+        }
+    }
+}
+
+/// Fills tile rows with decoded numbers and zeros up to whole vectors. Apart from the product, so that the code of
+/// all formats exists once per level.
+struct Decode<'a> {
+    rows: &'a Rows<'a>,
+    range: Range<usize>,
+    k: Range<usize>,
+    tile: &'a mut [f32],
+    stride: usize,
+}
+
+impl Kernel for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for (row, to) in self.range.zip(self.tile.chunks_exact_mut(self.stride)) {
+            let (numbers, rest) = to.split_at_mut(self.k.len());
+            self.rows.decode(row, self.k.start, numbers);
+            let whole = padded(self.k.len()) - self.k.len();
+            rest[..whole].fill(0.0);
+        }
+    }
+}
+
+/// Four rows with up to `Simd::TOKENS` tokens.
+struct Tile {
+    x: *const f32,
+    x_stride: usize,
+    w: [*const f32; R],
+    k: usize,
+    /// Vectors of sums, `[token][ROWS]`.
+    sums: *mut f32,
+    /// Whether sums start at zero.
+    begin: bool,
+}
+
+impl Tile {
+    /// # Safety
+    /// `k` numbers must be readable at each row and token, and the sums of `count` tokens and four rows writable.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(&self, count: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match count {
+                1 => self.tokens::<S, 1>(),
+                2 => self.tokens::<S, 2>(),
+                3 => self.tokens::<S, 3>(),
+                4 => self.tokens::<S, 4>(),
+                5 => self.tokens::<S, 5>(),
+                _ => self.tokens::<S, 6>(),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tokens<S: Simd, const T: usize>(&self) {
+        // SAFETY: as the caller of `run` promises.
+        unsafe {
+            let place = |t: usize, r: usize| self.sums.add((t * ROWS + r) * S::LANES);
+            let mut acc = [[S::splat(0.0); R]; T];
+            if !self.begin {
+                for (t, row) in acc.iter_mut().enumerate() {
+                    for (r, sum) in row.iter_mut().enumerate() {
+                        *sum = S::load(place(t, r));
+                    }
+                }
+            }
+            let mut k = 0;
+            while k < self.k {
+                let w: [S::F; R] = std::array::from_fn(|r| S::load(self.w[r].add(k)));
+                for (t, row) in acc.iter_mut().enumerate() {
+                    let x = S::load(self.x.add(t * self.x_stride + k));
+                    for (sum, w) in row.iter_mut().zip(w) {
+                        *sum = S::fma(x, w, *sum);
+                    }
+                }
+                k += S::LANES;
+            }
+            for (t, row) in acc.iter().enumerate() {
+                for (r, sum) in row.iter().enumerate() {
+                    S::store(place(t, r), *sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A compiled graph with its weights and its state.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mlxcel_engine::{EngineError, Feeds, Program, Ticket};
+use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type, Value};
+
+use crate::context::Context;
+use crate::layout::Layout;
+use crate::memory::Buffer;
+use crate::plan::{Arena, Leaves, Plan, build};
+use crate::run::{Sources, run};
+use crate::statics::Statics;
+use crate::view::{Out, View};
+use crate::weight::Matrix;
+
+pub(crate) struct CpuProgram {
+    ctx: Arc<Context>,
+    graph: Graph,
+    leaves: Leaves,
+    weights: Vec<Matrix>,
+    states: Vec<State>,
+    /// One plan for each list of outputs that was asked for.
+    plans: HashMap<Vec<String>, Plan>,
+    arena: Arena,
+    inputs: Vec<Buffer>,
+    finished: BTreeMap<u64, Vec<HostTensor>>,
+    next: u64,
+}
+
+struct State {
+    ty: Type,
+    shape: Vec<usize>,
+    buffer: Buffer,
+}
+
+impl State {
+    #[allow(unsafe_code)]
+    fn view(&self) -> View<'static> {
+        // SAFETY: the buffer holds the whole state and lives as long as the program; it is written only by steps
+        // that take it over, and between steps.
+        unsafe { View::new(self.buffer.ptr(), self.ty.dtype, Layout::contiguous(&self.shape)) }
+    }
+
+    #[allow(unsafe_code)]
+    fn out(&mut self) -> Out<'_> {
+        let shape = crate::layout::Dims::new(&self.shape);
+        // SAFETY: the borrow is exclusive, and no step is running.
+        unsafe { Out::new(self.buffer.ptr(), self.ty.dtype, shape) }
+    }
+}
+
+impl CpuProgram {
+    pub(crate) fn new(
+        ctx: Arc<Context>,
+        graph: Graph,
+        statics: Statics,
+        dims: &Bindings,
+    ) -> Result<Self, EngineError> {
+        let mut states = vec![];
+        let mut leaves = Leaves { weights: statics.of_node, states: HashMap::new(), dims: dims.clone() };
+        for (_, node) in graph.states() {
+            let Op::State { name, .. } = &node.op else { continue };
+            leaves.states.insert(name.clone(), states.len());
+            states.push(state(name, &node.types[0], dims)?);
+        }
+        let mut program = CpuProgram {
+            ctx,
+            graph,
+            leaves,
+            weights: statics.matrices,
+            states,
+            plans: HashMap::new(),
+            arena: Arena::default(),
+            inputs: vec![],
+            finished: BTreeMap::new(),
+            next: 0,
+        };
+        // All outputs at once, so that nothing can turn out to be unsupported later.
+        let all: Vec<String> = program.graph.outputs().iter().map(|(n, _)| n.clone()).collect();
+        program.prepare(&all)?;
+        Ok(program)
+    }
+
+    fn prepare(&mut self, outputs: &[String]) -> Result<(), EngineError> {
+        if self.plans.contains_key(outputs) {
+            return Ok(());
+        }
+        let find = |name: &String| -> Result<Value, EngineError> {
+            let found = self.graph.outputs().iter().find(|(n, _)| n == name);
+            found.map(|(_, v)| *v).ok_or_else(|| EngineError::UnknownOutput { name: name.clone() })
+        };
+        let wanted = outputs.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let plan = build(&self.graph, &self.leaves, &wanted)?;
+        self.plans.insert(outputs.to_vec(), plan);
+        Ok(())
+    }
+
+    /// Copies the feeds to aligned memory of the program.
+    fn feed(&mut self, feeds: &Feeds) -> Result<(), EngineError> {
+        let tensors = self.graph.inputs().filter_map(|(_, node)| match &node.op {
+            Op::Input { name, .. } => feeds.get(name),
+            _ => None,
+        });
+        for (i, t) in tensors.enumerate() {
+            if self.inputs.len() <= i {
+                self.inputs.push(Buffer::zeroed(0, "an input")?);
+            }
+            if self.inputs[i].len() < t.bytes().len() {
+                self.inputs[i] = Buffer::zeroed(t.bytes().len().next_power_of_two(), "an input")?;
+            }
+            self.inputs[i].bytes_mut()[..t.bytes().len()].copy_from_slice(t.bytes());
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    fn arguments(&self, bindings: &Bindings) -> Vec<View<'static>> {
+        let view = |((_, node), buffer): ((u32, &mlxcel_ir::Node), &Buffer)| {
+            let t = &node.types[0];
+            let shape: Vec<usize> =
+                t.shape.iter().map(|d| d.eval(bindings).expect("feeds were bound")).collect();
+            // SAFETY: `feed` filled the buffer with this tensor; it is not written before the next step.
+            unsafe { View::new(buffer.ptr(), t.dtype, Layout::contiguous(&shape)) }
+        };
+        self.graph.inputs().zip(&self.inputs).map(view).collect()
+    }
+
+    fn step(&mut self, feeds: &Feeds, outputs: &[String]) -> Result<Vec<HostTensor>, EngineError> {
+        let bindings = feeds.bind(&self.graph, &self.leaves.dims)?;
+        self.prepare(outputs)?;
+        self.feed(feeds)?;
+        let arguments = self.arguments(&bindings);
+        let states: Vec<View<'_>> = self.states.iter().map(|s| s.view()).collect();
+        let plan = &self.plans[outputs];
+        let sources = Sources { arguments: &arguments, weights: &self.weights, states: &states };
+        let (ctx, arena) = (&*self.ctx, &mut self.arena);
+        let (results, updates) = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
+        let host = results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
+        let moved = updates.iter().filter(|(s, v)| v.bytes().as_ptr() != states[*s].bytes().as_ptr());
+        // States that take the value of another are copied aside first, since that one may change too.
+        let moved: Vec<(usize, HostTensor)> =
+            moved.map(|(s, v)| Ok((*s, to_host(ctx, v)?))).collect::<Result<_, EngineError>>()?;
+        for (s, t) in moved {
+            self.states[s].out().bytes().copy_from_slice(t.bytes());
+        }
+        Ok(host)
+    }
+}
+
+fn state(name: &str, ty: &Type, dims: &Bindings) -> Result<State, EngineError> {
+    let what = format!("state '{name}'");
+    let size = |d: &mlxcel_ir::Dim| {
+        d.eval(dims).ok_or_else(|| EngineError::Unbound { what: what.clone(), dim: d.to_string() })
+    };
+    let shape = ty.shape.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+    let bytes = ty.dtype.storage_bytes(&shape);
+    let bytes = bytes.ok_or_else(|| EngineError::OutOfMemory { what: what.clone(), bytes: usize::MAX })?;
+    Ok(State { ty: ty.clone(), shape, buffer: Buffer::zeroed(bytes, &what)? })
+}
+
+fn to_host(ctx: &Context, view: &View<'_>) -> Result<HostTensor, EngineError> {
+    let dense = ctx.dense(view)?;
+    let bytes = dense.view.bytes().to_vec();
+    Ok(HostTensor::from_bytes(view.dtype, view.shape().to_vec(), bytes).expect("a view has all its bytes"))
+}
+
+impl Program for CpuProgram {
+    fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
+        let outputs: Vec<String> = outputs.iter().map(|o| o.to_string()).collect();
+        let results = self.step(feeds, &outputs)?;
+        self.next += 1;
+        self.finished.insert(self.next, results);
+        Ok(Ticket(self.next))
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>, EngineError> {
+        self.finished.remove(&ticket.0).ok_or(EngineError::UnknownTicket { ticket: ticket.0 })
+    }
+
+    fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
+        let count = self.leaves.dims.get(axis).copied().unwrap_or(0);
+        let bad = pairs.iter().flat_map(|(a, b)| [*a, *b]).find(|&i| i as usize >= count);
+        if let Some(index) = bad {
+            return Err(EngineError::StateIndex { axis: axis.to_string(), index, count });
+        }
+        let first = |s: &State| s.ty.shape.first().and_then(|d| d.as_symbol()) == Some(axis);
+        for state in self.states.iter_mut().filter(|s| first(s)) {
+            let mut out = state.out();
+            let run = out.elements() / count.max(1) * out.size();
+            for &(from, to) in pairs {
+                let (from, to) = (from as usize * run, to as usize * run);
+                out.bytes().copy_within(from..from + run, to);
+            }
+        }
+        Ok(())
+    }
+}

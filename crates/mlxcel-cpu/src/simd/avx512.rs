@@ -1,0 +1,68 @@
+//! Sixteen lanes with AVX-512.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::{Simd, SimdLevel};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512;
+
+/// Sixteen lanes to four: the upper half is added to the lower, twice.
+#[inline(always)]
+fn quarter(v: __m512) -> __m128 {
+    // SAFETY: only reached through dispatch, which checked the features.
+    unsafe {
+        let half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+        _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half))
+    }
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    const LEVEL: SimdLevel = SimdLevel::Avx512;
+    const LANES: usize = 16;
+    const TOKENS: usize = 6;
+
+    #[inline(always)]
+    fn splat(x: f32) -> __m512 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: the caller promises sixteen readable numbers.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        // SAFETY: the caller promises sixteen writable numbers.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn sums(v: [__m512; 4]) -> [f32; 4] {
+        let [a, b, c, d] = v.map(quarter);
+        let mut out = [0.0; 4];
+        // SAFETY: only reached through dispatch, which checked the features; `out` has four places.
+        unsafe {
+            let sums = _mm_hadd_ps(_mm_hadd_ps(a, b), _mm_hadd_ps(c, d));
+            _mm_storeu_ps(out.as_mut_ptr(), sums);
+        }
+        out
+    }
+}

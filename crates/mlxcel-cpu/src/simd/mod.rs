@@ -1,0 +1,135 @@
+//! One vector register of `f32` per instruction set, and the choice among them at run time. A kernel is a generic
+//! body behind [`Kernel`]; [`SimdLevel::dispatch`] instantiates it in a function compiled for the level, so that both
+//! its intrinsics and its plain loops use the level's instructions.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+use std::fmt;
+
+/// Which instructions the kernels use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SimdLevel {
+    /// What every machine of the architecture has.
+    Baseline,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL and DQ besides.
+    Avx512,
+    /// 64-bit ARM.
+    Neon,
+}
+
+impl SimdLevel {
+    const ALL: [SimdLevel; 4] = [SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512, SimdLevel::Neon];
+
+    /// The levels that this machine has, slowest first.
+    pub fn available() -> Vec<SimdLevel> {
+        Self::ALL.into_iter().filter(|l| l.is_available()).collect()
+    }
+
+    /// The fastest level of this machine.
+    pub fn best() -> SimdLevel {
+        Self::available().pop().expect("the baseline is always there")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        match self {
+            SimdLevel::Baseline => true,
+            SimdLevel::Avx2 => avx2,
+            SimdLevel::Avx512 => {
+                avx2 && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+            }
+            SimdLevel::Neon => false,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == SimdLevel::Baseline || (self == SimdLevel::Neon && cfg!(target_arch = "aarch64"))
+    }
+
+    /// Runs a kernel compiled for this level.
+    #[inline]
+    pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: engines are only made with levels that the machine has.
+            SimdLevel::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            SimdLevel::Avx512 => unsafe { run_avx512(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => kernel.run::<neon::Neon>(),
+            _ => kernel.run::<portable::Portable>(),
+        }
+    }
+}
+
+impl fmt::Display for SimdLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SimdLevel::Baseline => "baseline",
+            SimdLevel::Avx2 => "avx2",
+            SimdLevel::Avx512 => "avx512",
+            SimdLevel::Neon => "neon",
+        })
+    }
+}
+
+/// A generic body. Implementations mark `run` as `#[inline(always)]`.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<S: Simd>(self) -> Self::Output;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx2::Avx2>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx512::Avx512>()
+}
+
+/// A vector of `f32`. Methods must only run in kernels that [`SimdLevel::dispatch`] started at their level.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    type F: Copy;
+    const LEVEL: SimdLevel;
+    /// Numbers in a vector: divides [`LANES_MAX`].
+    const LANES: usize;
+    /// Tokens that the registers of the product kernel hold beside four rows.
+    const TOKENS: usize;
+
+    fn splat(x: f32) -> Self::F;
+    /// # Safety
+    /// `LANES` numbers must be readable at `p`; it need not be aligned.
+    unsafe fn load(p: *const f32) -> Self::F;
+    /// # Safety
+    /// `LANES` numbers must be writable at `p`; it need not be aligned.
+    unsafe fn store(p: *mut f32, v: Self::F);
+    fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, fused where the level can.
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sums of four vectors, each in one fixed order.
+    fn sums(v: [Self::F; 4]) -> [f32; 4];
+}
+
+/// The widest vector of any level; rows of operands are padded to it.
+pub(crate) const LANES_MAX: usize = 16;

@@ -1,0 +1,51 @@
+//! Four lanes as a plain array, which compilers turn into whatever the architecture has.
+#![allow(unsafe_code)]
+
+use super::{Simd, SimdLevel};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn zip(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+impl Simd for Portable {
+    type F = [f32; 4];
+    const LEVEL: SimdLevel = SimdLevel::Baseline;
+    const LANES: usize = 4;
+    const TOKENS: usize = 2;
+
+    #[inline(always)]
+    fn splat(x: f32) -> [f32; 4] {
+        [x; 4]
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [f32; 4] {
+        // SAFETY: the caller promises four readable numbers; an array of `f32` has their alignment.
+        unsafe { *p.cast() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: [f32; 4]) {
+        // SAFETY: the caller promises four writable numbers.
+        unsafe { *p.cast() = v }
+    }
+
+    #[inline(always)]
+    fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        zip(a, b, |x, y| x * y)
+    }
+
+    #[inline(always)]
+    fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn sums(v: [[f32; 4]; 4]) -> [f32; 4] {
+        v.map(|x| (x[0] + x[1]) + (x[2] + x[3]))
+    }
+}

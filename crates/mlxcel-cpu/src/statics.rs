@@ -1,0 +1,145 @@
+//! Weights of a graph as matrices: the declared ones, and what is only a join, a cut or another shape of them, which
+//! needs no copy.
+
+use std::collections::HashMap;
+
+use mlxcel_engine::weights::{Bytes, WeightTensor};
+use mlxcel_engine::{EngineError, WeightSource, load_pieces};
+use mlxcel_ir::{Graph, Node, Op, Type};
+
+use crate::plan::reads_rows;
+use crate::weight::Matrix;
+
+/// Matrices, and which node each stands for.
+pub(crate) struct Statics {
+    pub(crate) matrices: Vec<Matrix>,
+    pub(crate) of_node: HashMap<u32, usize>,
+}
+
+/// Loads the weights of a graph. `folded` has those that no checkpoint has.
+pub(crate) fn load(
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    folded: &HashMap<String, Vec<WeightTensor>>,
+) -> Result<Statics, EngineError> {
+    let mut found: HashMap<u32, Vec<WeightTensor>> = HashMap::new();
+    for (i, node) in graph.nodes().iter().enumerate() {
+        let segments = match &node.op {
+            Op::Weight { name, pieces, .. } if pieces.is_empty() => folded.get(name).cloned(),
+            Op::Weight { .. } => Some(load_pieces(&node.op, weights)?),
+            _ => rearranged(graph, node, &found),
+        };
+        found.extend(segments.map(|s| (i as u32, s)));
+    }
+    let uses = uses(graph);
+    let mut statics = Statics { matrices: vec![], of_node: HashMap::new() };
+    for (i, node) in graph.nodes().iter().enumerate() {
+        let Some(segments) = found.remove(&(i as u32)) else { continue };
+        let uses = uses[i];
+        // A rearranged weight that is also wanted dense is computed like any other value.
+        if !matches!(node.op, Op::Weight { .. }) && (uses.dense || !uses.rows) {
+            continue;
+        }
+        let mut matrix = matrix(&node.op, &node.types[0], segments)?;
+        if uses.dense {
+            matrix.make_dense()?;
+        }
+        statics.of_node.insert(i as u32, statics.matrices.len());
+        statics.matrices.push(matrix);
+    }
+    Ok(statics)
+}
+
+/// The segments of a node that only rearranges rows of weights.
+pub(crate) fn rearranged(
+    graph: &Graph,
+    node: &Node,
+    found: &HashMap<u32, Vec<WeightTensor>>,
+) -> Option<Vec<WeightTensor>> {
+    let operands = || node.inputs.iter().map(|v| found.get(&v.node)).collect::<Option<Vec<_>>>();
+    match &node.op {
+        Op::Concat { axis: 0 } => Some(operands()?.into_iter().flatten().cloned().collect()),
+        Op::Reshape { shape } => {
+            let before = graph.ty(node.inputs[0]);
+            let same_rows = before.shape.last() == shape.last() && !shape.is_empty();
+            same_rows.then(|| operands().map(|o| o[0].clone())).flatten()
+        }
+        Op::Slice { axis: 0, start, end, step: 1 } => {
+            let shape = fixed(graph.ty(node.inputs[0]))?;
+            let inner: usize = shape[1..shape.len().max(2) - 1].iter().product();
+            cut(
+                operands()?[0],
+                *shape.last()?,
+                start.as_fixed()? * inner,
+                end.as_fixed()? * inner,
+                shape.len(),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Rows `start..end` of segments laid end to end.
+fn cut(
+    segments: &[WeightTensor],
+    cols: usize,
+    start: usize,
+    end: usize,
+    rank: usize,
+) -> Option<Vec<WeightTensor>> {
+    if rank < 2 || cols == 0 {
+        return None;
+    }
+    let mut out = vec![];
+    let mut first = 0;
+    for s in segments {
+        let rows = s.elements() / cols;
+        let (from, to) = (start.max(first), end.min(first + rows));
+        if from < to {
+            out.push(s.reshaped(&[rows, cols]).ok()?.rows(from - first..to - first).ok()?);
+        }
+        first += rows;
+    }
+    Some(out)
+}
+
+fn fixed(t: &Type) -> Option<Vec<usize>> {
+    t.shape.iter().map(|d| d.as_fixed()).collect()
+}
+
+fn matrix(op: &Op, t: &Type, segments: Vec<WeightTensor>) -> Result<Matrix, EngineError> {
+    let shape = fixed(t).ok_or_else(|| crate::unsupported(op, std::slice::from_ref(t)))?;
+    if let Some(m) = Matrix::new(t.dtype, shape.clone(), segments.clone()) {
+        return Ok(m);
+    }
+    // Pieces that do not end at a row are joined; packed ones cannot be.
+    if t.dtype.is_quant() {
+        return Err(crate::unsupported(op, std::slice::from_ref(t)));
+    }
+    let parts: Vec<&[u8]> = segments.iter().map(|s| &*s.parts[0]).collect();
+    let joined = WeightTensor::new(t.dtype, shape.clone(), vec![Bytes::copied(&parts)])?;
+    Matrix::new(t.dtype, shape, vec![joined]).ok_or_else(|| crate::unsupported(op, std::slice::from_ref(t)))
+}
+
+/// How a node's value is read.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    /// Row by row, in any format.
+    rows: bool,
+    /// As one array.
+    dense: bool,
+}
+
+fn uses(graph: &Graph) -> Vec<Uses> {
+    let mut uses = vec![Uses::default(); graph.nodes().len()];
+    for node in graph.nodes() {
+        for (at, v) in node.inputs.iter().enumerate() {
+            let u = &mut uses[v.node as usize];
+            if reads_rows(&node.op, at) { u.rows = true } else { u.dense = true }
+        }
+    }
+    for (_, v) in graph.outputs().iter().chain(graph.updates()) {
+        uses[v.node as usize].dense = true;
+    }
+    uses
+}

@@ -1,0 +1,121 @@
+//! Weights as the engine keeps them: the checkpoint's own memory in as many segments as there were pieces, read row
+//! by row. Packed formats stay packed; only what an op needs as one dense array is joined, once, at load.
+
+use mlxcel_engine::EngineError;
+use mlxcel_engine::weights::{RowDecoder, WeightTensor};
+use mlxcel_ir::DType;
+
+use crate::stored::Stored;
+use crate::view::View;
+
+/// A weight: segments laid end to end along the first axis.
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    segments: Vec<WeightTensor>,
+    /// All segments as one array, where the weight is also used that way.
+    dense: Option<Stored>,
+}
+
+impl Matrix {
+    /// `None` if a segment does not hold whole rows of the last axis.
+    pub(crate) fn new(dtype: DType, shape: Vec<usize>, segments: Vec<WeightTensor>) -> Option<Self> {
+        let cols = shape.last().copied().unwrap_or(1);
+        let whole = |t: &WeightTensor| match dtype {
+            DType::Quant(_) => t.shape.last() == Some(&cols),
+            _ => cols == 0 || t.elements().is_multiple_of(cols),
+        };
+        segments.iter().all(whole).then_some(Matrix { dtype, shape, segments, dense: None })
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Prepares for use as one array: nothing for a single plain segment, a copy for several.
+    pub(crate) fn make_dense(&mut self) -> Result<(), EngineError> {
+        if self.segments.len() != 1 && self.dense.is_none() && !self.dtype.is_quant() {
+            let pieces: Vec<&[u8]> = self.segments.iter().map(|s| &*s.parts[0]).collect();
+            self.dense = Some(Stored::new(self.dtype, &self.shape, &pieces)?);
+        }
+        Ok(())
+    }
+
+    /// The dense array. `None` if the type is packed or [`Matrix::make_dense`] was needed and not called.
+    pub(crate) fn view(&self) -> Option<View<'_>> {
+        if let Some(stored) = &self.dense {
+            return Some(stored.view());
+        }
+        match self.segments.as_slice() {
+            [one] if !self.dtype.is_quant() => View::of_bytes(&one.parts[0], self.dtype, &self.shape),
+            _ => None,
+        }
+    }
+
+    /// The matrix as rows of its last axis, all leading axes flattened.
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        let cols = self.cols();
+        let mut rows = Rows { dtype: self.dtype, cols, segments: Vec::with_capacity(self.segments.len()) };
+        let mut first = 0;
+        for t in self.segments.iter().filter(|t| t.elements() > 0) {
+            let parts: Vec<&[u8]> = t.parts.iter().map(|p| &**p).collect();
+            rows.segments.push(Segment {
+                first,
+                decoder: RowDecoder::new(t.dtype, cols, &parts),
+                plain: parts[0],
+            });
+            first += t.elements() / cols;
+        }
+        rows
+    }
+}
+
+struct Segment<'a> {
+    first: usize,
+    decoder: RowDecoder<'a>,
+    /// The first array: the elements themselves, for plain types.
+    plain: &'a [u8],
+}
+
+/// Rows of numbers in any stored format.
+pub(crate) struct Rows<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) cols: usize,
+    segments: Vec<Segment<'a>>,
+}
+
+impl<'a> Rows<'a> {
+    /// The rows of a row-major plain tensor.
+    pub(crate) fn of_view(view: &View<'a>) -> Self {
+        let cols = view.shape().last().copied().unwrap_or(1);
+        let bytes = view.bytes();
+        let segments = if cols == 0 || bytes.is_empty() {
+            vec![]
+        } else {
+            vec![Segment { first: 0, decoder: RowDecoder::new(view.dtype, cols, &[bytes]), plain: bytes }]
+        };
+        Rows { dtype: view.dtype, cols, segments }
+    }
+
+    /// Elements from `start` on of a row as `f32`.
+    #[inline(always)]
+    pub(crate) fn decode(&self, row: usize, start: usize, out: &mut [f32]) {
+        let s = self.segment(row);
+        s.decoder.decode(row - s.first, start, out);
+    }
+
+    /// The bytes of a row of a plain type.
+    #[inline(always)]
+    pub(crate) fn plain(&self, row: usize) -> &'a [u8] {
+        let s = self.segment(row);
+        let bytes = self.cols * self.dtype.size().expect("only plain rows are read as they are");
+        &s.plain[(row - s.first) * bytes..(row - s.first + 1) * bytes]
+    }
+
+    #[inline(always)]
+    fn segment(&self, row: usize) -> &Segment<'a> {
+        let at = self.segments.partition_point(|s| s.first <= row);
+        &self.segments[at - 1]
+    }
+}
