@@ -1,0 +1,94 @@
+//! How many tokens a session holds: what was asked for, within the model's context and the machine's memory. A prompt
+//! that does not fit is refused, never cut.
+
+use anyhow::{Result, bail, ensure};
+
+use crate::report::in_words;
+
+/// What the choice depends on.
+pub struct Needs {
+    pub prompt: usize,
+    /// New tokens; `None` for as many as there is room for.
+    pub max_tokens: Option<usize>,
+    /// The longest sequence that the model was made for.
+    pub context: usize,
+    pub bytes_per_token: u64,
+    /// What the cache may take, if that is known.
+    pub memory: Option<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Capacity {
+    pub tokens: usize,
+    /// Whether there is less room than the model could use, for want of memory.
+    pub is_cut: bool,
+}
+
+pub fn choose(needs: &Needs) -> Result<Capacity> {
+    let Needs { prompt, context, .. } = *needs;
+    // An answer needs room for one token at least.
+    let fits = if needs.max_tokens == Some(0) { prompt <= context } else { prompt < context };
+    ensure!(
+        fits,
+        "the prompt has {prompt} tokens, but the model's context has {context} for prompt and answer together; \
+         shorten the prompt"
+    );
+    let wanted = needs.max_tokens.map_or(context, |n| context.min(prompt.saturating_add(n)));
+    let affordable = affordable(needs);
+    if wanted <= affordable {
+        return Ok(Capacity { tokens: wanted, is_cut: false });
+    }
+    if needs.max_tokens.is_none() && affordable > prompt {
+        return Ok(Capacity { tokens: affordable, is_cut: true });
+    }
+    bail!(
+        "the cache for {wanted} tokens needs {}, but only {} of memory can be used for it; give a smaller -n, a \
+         shorter prompt or --dtype bf16",
+        in_words(needs.bytes_per_token.saturating_mul(wanted as u64), "B"),
+        in_words(needs.memory.unwrap_or(0), "B"),
+    )
+}
+
+fn affordable(needs: &Needs) -> usize {
+    let tokens = needs.memory.and_then(|bytes| bytes.checked_div(needs.bytes_per_token));
+    tokens.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(prompt: usize, max_tokens: Option<usize>) -> Needs {
+        Needs { prompt, max_tokens, context: 100, bytes_per_token: 1000, memory: Some(50_000) }
+    }
+
+    #[test]
+    fn an_answer_takes_what_was_asked_for_within_the_context() {
+        let room = |memory| Needs { memory, ..needs(10, Some(20)) };
+        assert_eq!(choose(&room(None)).unwrap(), Capacity { tokens: 30, is_cut: false });
+        let all = Needs { memory: None, ..needs(10, None) };
+        assert_eq!(choose(&all).unwrap(), Capacity { tokens: 100, is_cut: false });
+        let more = Needs { memory: None, ..needs(90, Some(usize::MAX)) };
+        assert_eq!(choose(&more).unwrap(), Capacity { tokens: 100, is_cut: false });
+    }
+
+    #[test]
+    fn want_of_memory_cuts_an_open_end_and_refuses_a_number() {
+        assert_eq!(choose(&needs(10, None)).unwrap(), Capacity { tokens: 50, is_cut: true });
+        let refused = choose(&needs(10, Some(60))).unwrap_err().to_string();
+        assert!(refused.contains("70 tokens needs 70.0 kB, but only 50.0 kB"), "{refused}");
+        assert!(choose(&needs(50, None)).is_err(), "no room for an answer");
+        let stateless = Needs { bytes_per_token: 0, ..needs(10, Some(60)) };
+        assert_eq!(choose(&stateless).unwrap().tokens, 70);
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_is_refused_with_both_counts() {
+        for prompt in [100, 101, 10_000] {
+            let refused = choose(&needs(prompt, None)).unwrap_err().to_string();
+            assert!(refused.contains(&format!("{prompt} tokens")) && refused.contains("100"), "{refused}");
+        }
+        let computed_only = Needs { memory: None, ..needs(100, Some(0)) };
+        assert_eq!(choose(&computed_only).unwrap().tokens, 100);
+    }
+}

@@ -1,0 +1,70 @@
+//! The engines of this build: the only place that names them. What an engine is asked to do and cannot is refused
+//! here, with what exists instead.
+
+use anyhow::{Result, bail};
+use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+use mlxcel_engine::{Engine, ReferenceEngine};
+use mlxcel_ir::DType;
+
+use crate::cli::{EngineArgs, EngineName, Precision};
+
+/// The devices that engines of this build can run on.
+const DEVICES: [&str; 1] = ["cpu"];
+
+/// One engine on one device, as `mlxcel devices` lists it.
+pub struct Listed {
+    pub engine: &'static str,
+    pub device: &'static str,
+    /// The device in words.
+    pub description: String,
+    /// The instructions that the engine's kernels use.
+    pub simd: String,
+    /// How many cores the engine uses unless told otherwise.
+    pub cores: usize,
+}
+
+/// The engine that the arguments ask for.
+pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
+    if !DEVICES.contains(&arguments.device.as_str()) {
+        let there_is = DEVICES.join(", ");
+        bail!("there is no device '{}'; give --device one of: {there_is}", arguments.device);
+    }
+    match (arguments.engine, arguments.threads) {
+        (EngineName::Cpu, threads) => Ok(Box::new(cpu(threads.map(usize::from))?)),
+        (EngineName::Reference, None | Some(1)) => Ok(Box::new(ReferenceEngine)),
+        (EngineName::Reference, Some(_)) => {
+            bail!("the reference engine has one thread; leave out --threads or give --engine cpu")
+        }
+    }
+}
+
+/// The engine of a name, as it comes.
+pub fn by_name(name: EngineName) -> Result<Box<dyn Engine>> {
+    open(&EngineArgs { engine: name, device: DEVICES[0].to_string(), threads: None })
+}
+
+/// The type that activations and cache have. The engines of this build compute in f32 whatever that is, so a narrower
+/// one costs exactness and time, and halves the cache.
+pub fn activation_type(precision: Precision) -> DType {
+    match precision {
+        Precision::Auto | Precision::F32 => DType::F32,
+        Precision::Bf16 => DType::BF16,
+        Precision::F16 => DType::F16,
+    }
+}
+
+pub fn list() -> Result<Vec<Listed>> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let listed = |engine: &dyn Engine, simd: String, cores| {
+        let caps = engine.caps();
+        Listed { engine: caps.name, device: DEVICES[0], description: caps.device, simd, cores }
+    };
+    Ok(vec![
+        listed(&cpu(None)?, SimdLevel::best().to_string(), cores),
+        listed(&ReferenceEngine, "none".to_string(), 1),
+    ])
+}
+
+fn cpu(threads: Option<usize>) -> Result<CpuEngine> {
+    Ok(CpuEngine::new(CpuOptions { threads, level: None })?)
+}

@@ -1,0 +1,205 @@
+//! `mlxcel generate`: one prompt, one answer. Text goes to stdout as it comes, one line about it to stderr.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{self, Write as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use mlxcel_engine::Engine;
+use mlxcel_engine::sampling::SamplingParams;
+use mlxcel_ir::DType;
+
+use crate::answer::Answer;
+use crate::capacity::{self, Needs};
+use crate::cli::{Generate, SamplingArgs};
+use crate::interrupt::{self, Interrupt};
+use crate::prompt::{self, Prompt};
+use crate::report::{self, Progress, Report, Timings};
+use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
+use crate::vocabulary::{self, Vocabulary};
+use crate::{engines, inspect, memory, say};
+
+/// The cache may take this part of what is free; the rest is for activations and for others.
+const CACHE_SHARE: f64 = 0.8;
+
+/// Everything that is known before the first step.
+struct Prepared {
+    engine: Box<dyn Engine>,
+    session: Session,
+    prompt: Vec<u32>,
+    end_ids: BTreeSet<u32>,
+    answer: Answer,
+    sampling: SamplingParams,
+    load_time: Duration,
+}
+
+pub fn run(options: &Generate, started: Instant) -> Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let mut prepared = prepare(options, started)?;
+    interrupt.be_polite();
+    let (outcome, first_token) = answer(options, &mut prepared, &interrupt, started)?;
+    finish(options, &mut prepared, &outcome, first_token)
+}
+
+fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
+    let prompt = prompt::read(&options.prompt)?;
+    let engine = engines::open(&options.model.engine)?;
+    let path = mlxcel_hub::resolve(&options.model.model)?;
+    let (loaded, vocabulary) = load(&path, engines::activation_type(options.model.dtype), &prompt)?;
+    let built = loaded.model.built;
+    let prompt = prompt.encode(&options.prompt, vocabulary.as_ref())?;
+    prompt::check_vocabulary(&prompt, built.vocab_size)?;
+    ensure!(
+        options.top_logprobs.is_none_or(|k| k <= built.vocab_size),
+        "--top-logprobs {} is more than the model's {} tokens; give a smaller number",
+        options.top_logprobs.unwrap_or_default(),
+        built.vocab_size
+    );
+    let tokenizer = vocabulary.as_ref().map(|v| &v.tokenizer);
+    let answer = Answer::new(tokenizer, &options.stop)?;
+    let mut end_ids = loaded.model.eos_token_ids.clone();
+    end_ids.extend(tokenizer.map(|t| t.end_ids()).unwrap_or_default());
+    if options.ignore_eos {
+        end_ids.clear();
+    }
+    let capacity = room(options, &loaded, prompt.len())?;
+    let session = loaded.compile(&*engine, capacity)?;
+    let sampling = sampling(&options.sampling);
+    Ok(Prepared { engine, session, prompt, end_ids, answer, sampling, load_time: started.elapsed() })
+}
+
+/// Opens a checkpoint, and builds its graph while another thread builds its tokenizer.
+fn load(path: &Path, dtype: DType, prompt: &Prompt) -> Result<(Loaded, Option<Vocabulary>)> {
+    let checkpoint = mlxcel_weights::Checkpoint::open(path)?;
+    let (vocabulary, model) = std::thread::scope(|scope| {
+        let vocabulary = scope.spawn(|| vocabulary::open(&checkpoint));
+        let model = mlxcel_models::load(&checkpoint, dtype);
+        (vocabulary.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
+    });
+    let model = model.map_err(|error| inspect::explain(path, error))?;
+    let vocabulary = match (vocabulary, prompt) {
+        (Err(error), Prompt::Tokens(_)) => {
+            say(&format!("note: the answer has no text, since the tokenizer cannot be used: {error}"));
+            None
+        }
+        (vocabulary, _) => vocabulary?,
+    };
+    Ok((Loaded { checkpoint, model }, vocabulary))
+}
+
+/// Tokens that the session must hold.
+fn room(options: &Generate, loaded: &Loaded, prompt: usize) -> Result<usize> {
+    let usable = |bytes: u64| (bytes as f64 * CACHE_SHARE) as u64;
+    let needs = Needs {
+        prompt,
+        max_tokens: usize::try_from(options.max_tokens).ok(),
+        context: loaded.model.built.max_context,
+        bytes_per_token: loaded.bytes_per_token(),
+        memory: memory::available_bytes().map(usable),
+    };
+    let capacity = capacity::choose(&needs)?;
+    if capacity.is_cut {
+        say(&format!(
+            "note: memory is enough for {} tokens, fewer than the model's context of {}",
+            capacity.tokens, needs.context
+        ));
+    }
+    Ok(capacity.tokens)
+}
+
+fn sampling(arguments: &SamplingArgs) -> SamplingParams {
+    let SamplingArgs { temp: temperature, top_k, top_p, min_p, seed, .. } = *arguments;
+    // Every state of the standard hasher is another one.
+    let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() as u32);
+    SamplingParams { temperature, top_k, top_p, min_p, seed }
+}
+
+/// Generates and shows the answer; returns how it went and when its first token was there.
+fn answer(
+    options: &Generate,
+    prepared: &mut Prepared,
+    interrupt: &Interrupt,
+    started: Instant,
+) -> Result<(Outcome, Option<Duration>)> {
+    let Prepared { session, answer, prompt, end_ids, sampling, .. } = prepared;
+    let request = Request {
+        prompt,
+        max_tokens: usize::try_from(options.max_tokens).ok(),
+        end_ids,
+        sampling: sampling.clone(),
+        repetition_penalty: options.sampling.repetition_penalty,
+        top_logprobs: options.top_logprobs,
+    };
+    let mut first_token = None;
+    let outcome = session.generate(&request, &mut |event| {
+        if let Event::Token(token) = event {
+            show(options, &answer.push(token)?)?;
+            first_token.get_or_insert_with(|| started.elapsed());
+        }
+        let is_over = answer.is_stopped() || interrupt.is_asked();
+        Ok(if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok((outcome, first_token))
+}
+
+/// Shows what is left, says how it went, and turns it into an exit code.
+fn finish(
+    options: &Generate,
+    prepared: &mut Prepared,
+    outcome: &Outcome,
+    first_token: Option<Duration>,
+) -> Result<ExitCode> {
+    let Prepared { answer, prompt, .. } = prepared;
+    show(options, &answer.finish()?)?;
+    if !answer.tokens.is_empty() && !answer.text().is_some_and(|text| text.is_empty() || text.ends_with('\n'))
+    {
+        show(options, "\n")?;
+    }
+    let progress = Progress {
+        prompt: prompt.len(),
+        answer: answer.tokens.len(),
+        load_time: prepared.load_time,
+        first_token,
+    };
+    let timings = Timings::new(progress, outcome, memory::peak_bytes());
+    let caps = prepared.engine.caps();
+    let summary = timings.summary(progress, &caps);
+    let finish_reason = match outcome.finish {
+        Finish::End => "stop",
+        _ if answer.is_stopped() => "stop",
+        Finish::Length => "length",
+        Finish::Ended => "interrupted",
+    };
+    if options.json {
+        let report = Report {
+            model: &options.model.model,
+            engine: caps.name,
+            device: &caps.device,
+            seed: prepared.sampling.seed,
+            prompt_tokens: prompt,
+            tokens: answer.tokens.iter().map(|t| t.id).collect(),
+            text: answer.text(),
+            finish_reason,
+            logprobs: report::logprobs(&answer.tokens, options.top_logprobs),
+            timings,
+        };
+        writeln!(io::stdout(), "{}", serde_json::to_string(&report)?)?;
+    }
+    say(&summary);
+    let is_interrupted = finish_reason == "interrupted";
+    Ok(if is_interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// Text of the answer, at once; with `--json` nothing is shown before the end.
+fn show(options: &Generate, text: &str) -> io::Result<()> {
+    if options.json || text.is_empty() {
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}

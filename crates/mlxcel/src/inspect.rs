@@ -1,0 +1,137 @@
+//! `mlxcel inspect`: what a model is made of, its graph, or an engine's plan for it. Nothing is computed and no weight
+//! is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use mlxcel_ir::{DType, Op};
+use mlxcel_models::ModelError;
+use mlxcel_weights::Checkpoint;
+use serde::Serialize;
+
+use crate::cli::Inspect;
+use crate::report::in_words;
+use crate::session::Loaded;
+use crate::table::{self, Align};
+use crate::{engines, plan};
+
+/// What a model is, in numbers.
+#[derive(Debug, Serialize)]
+struct Facts {
+    model: String,
+    family: &'static str,
+    parameters: u64,
+    /// Number of tensors by element type.
+    tensors: BTreeMap<String, usize>,
+    /// Bytes of all tensors.
+    bytes: u64,
+    context: usize,
+    vocabulary: usize,
+    layers: usize,
+    dtype: String,
+    cache_bytes_per_token: u64,
+    state_bytes_per_sequence: u64,
+}
+
+pub fn run(options: &Inspect) -> Result<ExitCode> {
+    let path = mlxcel_hub::resolve(&options.model)?;
+    let dtype = engines::activation_type(options.dtype);
+    let checkpoint = Checkpoint::open(&path)?;
+    let model = mlxcel_models::load(&checkpoint, dtype).map_err(|error| explain(&path, error))?;
+    let loaded = Loaded { checkpoint, model };
+    let text = if options.graph {
+        loaded.model.graph.to_string()
+    } else if options.plan {
+        let plan = plan::plan(&loaded.model.graph, &*engines::by_name(options.engine)?);
+        if options.json { serde_json::to_string(&plan)? } else { plan.to_text() }
+    } else {
+        let facts = Facts::new(&options.model, &loaded, dtype);
+        if options.json { serde_json::to_string(&facts)? } else { facts.to_text() }
+    };
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", text.trim_end_matches('\n'))?;
+    stdout.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An error about a checkpoint, with where it is and what to do.
+pub fn explain(path: &Path, error: ModelError) -> anyhow::Error {
+    let path = path.display();
+    match error {
+        ModelError::NoConfig => {
+            anyhow!(
+                "{path} has weights but no config.json, which says what model they are; put it beside them"
+            )
+        }
+        error => anyhow!("{path}: {error}"),
+    }
+}
+
+impl Facts {
+    fn new(model: &str, loaded: &Loaded, dtype: DType) -> Self {
+        let Loaded { checkpoint, model: built } = loaded;
+        let mut facts = Facts {
+            model: model.to_string(),
+            family: built.family,
+            parameters: 0,
+            tensors: BTreeMap::new(),
+            bytes: 0,
+            context: built.built.max_context,
+            vocabulary: built.built.vocab_size,
+            layers: layers(loaded),
+            dtype: dtype.to_string(),
+            cache_bytes_per_token: loaded.bytes_per_token(),
+            state_bytes_per_sequence: loaded.bytes_per_sequence(),
+        };
+        for (dtype, shape) in checkpoint.names().filter_map(|name| checkpoint.info(name)) {
+            facts.parameters += shape.iter().map(|&n| n as u64).product::<u64>();
+            facts.bytes += dtype.storage_bytes(shape).unwrap_or(0) as u64;
+            *facts.tensors.entry(dtype.to_string()).or_default() += 1;
+        }
+        facts
+    }
+
+    fn to_text(&self) -> String {
+        let kinds: Vec<String> =
+            self.tensors.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
+        let tensors = format!("{} ({})", self.tensors.values().sum::<usize>(), kinds.join(", "));
+        let mut rows = vec![
+            ["model", &self.model],
+            ["family", self.family],
+            ["parameters", &in_words(self.parameters, "")],
+            ["tensors", &tensors],
+            ["size", &in_words(self.bytes, "B")],
+            ["context", &format!("{} tokens", self.context)],
+            ["vocabulary", &format!("{} tokens", self.vocabulary)],
+            ["layers", &self.layers.to_string()],
+        ]
+        .into_iter()
+        .map(|row| row.map(str::to_string))
+        .collect::<Vec<_>>();
+        let mut state = |name: &str, bytes: u64, of: &str| {
+            if bytes > 0 {
+                rows.push([
+                    name.to_string(),
+                    format!("{} for each {of}, in {}", in_words(bytes, "B"), self.dtype),
+                ]);
+            }
+        };
+        state("KV cache", self.cache_bytes_per_token, "token");
+        state("state", self.state_bytes_per_sequence, "sequence");
+        table::format([Align::Left, Align::Left], &rows)
+    }
+}
+
+/// Layers are numbered: the first number in the path of a weight.
+fn layers(loaded: &Loaded) -> usize {
+    let weights = loaded.model.graph.weights();
+    let number = |name: &str| name.split('.').find_map(|part| part.parse::<u32>().ok());
+    let numbers = weights.filter_map(|(_, node)| match &node.op {
+        Op::Weight { name, .. } => number(name),
+        _ => None,
+    });
+    numbers.collect::<BTreeSet<u32>>().len()
+}
