@@ -21,15 +21,16 @@ pub(super) fn eval(op: &Op, x: &[Arc<Array>], dtype: DType, shape: Vec<usize>) -
         }
         (Op::Binary(b), Data::Int(v)) => {
             let pairs = v.iter().zip(x[1].ints());
-            Array::wrapped(dtype, shape, pairs.map(|(&a, &c)| binary_int(*b, a, c)).collect())
+            Array::wrapped(dtype, shape, pairs.map(|(&a, &c)| binary_int(*b, a, c, dtype)).collect())
         }
         (Op::Compare(c), Data::Float(v)) => {
             let pairs = v.iter().zip(x[1].floats());
             Array::wrapped(dtype, shape, pairs.map(|(a, b)| compare(*c, a.partial_cmp(b)) as i64).collect())
         }
         (Op::Compare(c), Data::Int(v)) => {
-            let pairs = v.iter().zip(x[1].ints());
-            Array::wrapped(dtype, shape, pairs.map(|(a, b)| compare(*c, Some(a.cmp(b))) as i64).collect())
+            let ranked = |i: &i64| rank(x[0].dtype, *i);
+            let pairs = v.iter().zip(x[1].ints()).map(|(a, b)| ranked(a).cmp(&ranked(b)));
+            Array::wrapped(dtype, shape, pairs.map(|order| compare(*c, Some(order)) as i64).collect())
         }
         (Op::Select, Data::Int(keep)) => {
             let n = shape.iter().product::<usize>();
@@ -51,10 +52,16 @@ fn spread(a: &Array, shape: &[usize]) -> Array {
 fn cast(a: &Array, dtype: DType, shape: Vec<usize>) -> Array {
     match (&a.data, dtype.is_float()) {
         (Data::Float(v), true) => Array::rounded(dtype, shape, v.clone()),
+        (Data::Int(v), true) if a.dtype == DType::U64 => {
+            Array::rounded(dtype, shape, v.iter().map(|&i| i as u64 as f64).collect())
+        }
         (Data::Int(v), true) => Array::rounded(dtype, shape, v.iter().map(|&i| i as f64).collect()),
         (Data::Int(v), false) => Array::wrapped(dtype, shape, v.clone()),
         (Data::Float(v), false) if dtype == DType::Bool => {
             Array::wrapped(dtype, shape, v.iter().map(|&f| (f != 0.0) as i64).collect())
+        }
+        (Data::Float(v), false) if dtype == DType::U64 => {
+            Array::wrapped(dtype, shape, v.iter().map(|&f| f as u64 as i64).collect())
         }
         (Data::Float(v), false) => Array::wrapped(dtype, shape, v.iter().map(|&f| f as i64).collect()),
     }
@@ -86,6 +93,8 @@ fn unary_float(op: UnaryOp, a: f64) -> f64 {
 fn unary_int(op: UnaryOp, a: i64, dtype: DType) -> i64 {
     match op {
         UnaryOp::Neg => a.wrapping_neg(),
+        UnaryOp::Abs if dtype == DType::U64 => a,
+        UnaryOp::Sign if dtype == DType::U64 => (a != 0) as i64,
         UnaryOp::Abs => a.wrapping_abs(),
         UnaryOp::Sign => a.signum(),
         UnaryOp::Not if dtype == DType::Bool => (a == 0) as i64,
@@ -110,13 +119,27 @@ fn binary_float(op: BinaryOp, a: f64, b: f64) -> f64 {
     }
 }
 
-fn binary_int(op: BinaryOp, a: i64, b: i64) -> i64 {
+fn binary_int(op: BinaryOp, a: i64, b: i64, dtype: DType) -> i64 {
+    // The only type whose numbers do not fit an `i64`.
+    if dtype == DType::U64 {
+        let (a, b) = (a as u64, b as u64);
+        match op {
+            BinaryOp::Div => return a.checked_div(b).unwrap_or(0) as i64,
+            BinaryOp::Rem => return a.checked_rem(b).unwrap_or(0) as i64,
+            BinaryOp::Max => return a.max(b) as i64,
+            BinaryOp::Min => return a.min(b) as i64,
+            BinaryOp::Shr => return u32::try_from(b).ok().and_then(|s| a.checked_shr(s)).unwrap_or(0) as i64,
+            _ => {}
+        }
+    }
     match op {
         BinaryOp::Add => a.wrapping_add(b),
         BinaryOp::Sub => a.wrapping_sub(b),
         BinaryOp::Mul => a.wrapping_mul(b),
-        BinaryOp::Div => a.checked_div(b).unwrap_or(0),
-        BinaryOp::Rem => a.checked_rem(b).unwrap_or(0),
+        BinaryOp::Div if b == 0 => 0,
+        BinaryOp::Rem if b == 0 => 0,
+        BinaryOp::Div => a.wrapping_div(b),
+        BinaryOp::Rem => a.wrapping_rem(b),
         BinaryOp::Max => a.max(b),
         BinaryOp::Min => a.min(b),
         BinaryOp::And => a & b,
@@ -126,6 +149,11 @@ fn binary_int(op: BinaryOp, a: i64, b: i64) -> i64 {
         BinaryOp::Shr => u32::try_from(b).ok().and_then(|s| a.checked_shr(s)).unwrap_or(0),
         BinaryOp::Pow => unreachable!("the verifier keeps integers from Pow"),
     }
+}
+
+/// A number whose order as `i64` is the order of the type.
+pub(super) fn rank(dtype: DType, v: i64) -> i64 {
+    if dtype == DType::U64 { v ^ i64::MIN } else { v }
 }
 
 fn compare(op: CompareOp, order: Option<std::cmp::Ordering>) -> bool {

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::elementwise::rank;
 use super::{Array, Data, places, round, strides, wrap};
 use crate::dtype::DType;
 use crate::op::{Op, ReduceOp};
@@ -26,12 +27,13 @@ fn combine_float(op: ReduceOp, a: f64, b: f64) -> f64 {
     }
 }
 
-fn combine_int(op: ReduceOp, a: i64, b: i64) -> i64 {
+fn combine_int(op: ReduceOp, a: i64, b: i64, dtype: DType) -> i64 {
     match op {
         ReduceOp::Sum => a.wrapping_add(b),
         ReduceOp::Prod => a.wrapping_mul(b),
-        ReduceOp::Max => a.max(b),
-        ReduceOp::Min => a.min(b),
+        ReduceOp::Max if rank(dtype, b) > rank(dtype, a) => b,
+        ReduceOp::Min if rank(dtype, b) < rank(dtype, a) => b,
+        ReduceOp::Max | ReduceOp::Min => a,
     }
 }
 
@@ -44,6 +46,7 @@ fn neutral(op: ReduceOp, dtype: DType) -> (f64, i64) {
         DType::I8 => (i8::MIN as i64, i8::MAX as i64),
         DType::I16 => (i16::MIN as i64, i16::MAX as i64),
         DType::U16 => (0, u16::MAX as i64),
+        DType::U64 => (0, u64::MAX as i64),
         _ => (i64::MIN, i64::MAX),
     };
     match op {
@@ -74,7 +77,8 @@ fn reduce(op: ReduceOp, x: &Array, axes: &[usize], shape: Vec<usize>) -> Array {
             Array::rounded(x.dtype, shape, starts.iter().map(line).collect())
         }
         Data::Int(v) => {
-            let line = |&s: &usize| along.iter().fold(zero_int, |a, &p| combine_int(op, a, v[s + p]));
+            let line =
+                |&s: &usize| along.iter().fold(zero_int, |a, &p| combine_int(op, a, v[s + p], x.dtype));
             Array::wrapped(x.dtype, shape, starts.iter().map(line).collect())
         }
     }
@@ -88,7 +92,7 @@ fn cumulative(op: ReduceOp, x: &Array, axis: usize) -> Array {
             let (before, here) = (s + pair[0], s + pair[1]);
             match &mut out.data {
                 Data::Float(v) => v[here] = combine_float(op, v[before], v[here]),
-                Data::Int(v) => v[here] = wrap(x.dtype, combine_int(op, v[before], v[here])),
+                Data::Int(v) => v[here] = wrap(x.dtype, combine_int(op, v[before], v[here], x.dtype)),
             }
         }
     }
@@ -107,7 +111,7 @@ fn sort(x: &Array, axis: usize, descending: bool) -> Vec<Array> {
                 (false, false) => v[a].partial_cmp(&v[b]).expect("neither is NaN"),
                 (a, b) => a.cmp(&b),
             },
-            Data::Int(v) => v[a].cmp(&v[b]),
+            Data::Int(v) => rank(x.dtype, v[a]).cmp(&rank(x.dtype, v[b])),
         };
         if descending { rising.reverse() } else { rising }
     };
