@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use conformance::ops::{self, Group, Report};
+use mlxcel_cpu::{CpuEngine, CpuOptions};
 use mlxcel_engine::{Engine, EngineError, Program, ReferenceEngine, WeightSource};
 use mlxcel_ir::{Bindings, Graph, Op, Type, decompose, passes};
 
@@ -64,8 +65,8 @@ fn the_reference_engine_keeps_the_rules_of_the_seam() {
     clean(ops::seam(&ReferenceEngine));
 }
 
-/// The reference engine behind every pass, before and after composites are taken apart: the passes must not change
-/// what a graph means.
+/// The reference engine behind every pass, before and after composites are taken apart: the passes must not
+/// change what a graph means.
 struct Optimised;
 
 impl Optimised {
@@ -179,3 +180,4 @@ fn every_op_has_a_case() {
 }
 
 engine!(the_reference_engine_behind_every_pass, Optimised);
+engine!(the_cpu_engine, CpuEngine::new(CpuOptions::default()).expect("threads can be started"));

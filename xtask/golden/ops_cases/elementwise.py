@@ -71,8 +71,8 @@ def not_a_number_is_passed_on(c):
 
 def _integers(c, dtype, low, high, shift):
     kind = np.dtype(dtype)
-    a = c.random.integers(low, high, 48, endpoint=True).astype(kind)
-    b = c.random.integers(low, high, 48, endpoint=True).astype(kind)
+    a = c.random.integers(low, high, 48, dtype=kind, endpoint=True)
+    b = c.random.integers(low, high, 48, dtype=kind, endpoint=True)
     b[:4] = [1, 2, 3, 7]
     b[b == 0] = 5
     by = c.random.integers(0, shift, 48).astype(kind)
@@ -132,6 +132,11 @@ def integers_u8(c):
 @case
 def integers_i64(c):
     _integers(c, "int64", -(2**63), 2**63 - 1, 64)
+
+
+@case
+def integers_u64(c):
+    _integers(c, "uint64", 0, 2**64 - 1, 64)
 
 
 @case

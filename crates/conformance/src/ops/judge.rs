@@ -1,6 +1,6 @@
 //! Runs cases on an engine and compares what comes out. Integers must be equal; a float must come within a
-//! tolerance of its type, relative to its own size or to the typical size in its tensor, whichever is larger, since
-//! the error of a sum is relative to its terms.
+//! tolerance of its type, relative to its own size or to the typical size in its tensor, whichever is larger,
+//! since the error of a sum is relative to its terms.
 
 use std::any::Any;
 use std::fmt;
@@ -163,8 +163,8 @@ pub(crate) fn judge(engine: &dyn Engine, case: &Case) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The relative error that a result of this type may have after one op that computes in f32 or better and rounds
-/// at the end; decompositions round a few times on the way.
+/// The relative error that a result of this type may have after one op that computes in f32 or better and
+/// rounds at the end; decompositions round a few times on the way.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,
@@ -212,7 +212,11 @@ pub(crate) fn compare(
 }
 
 fn element(t: &HostTensor, at: usize) -> String {
-    if t.dtype().is_float() { t.to_f64()[at].to_string() } else { t.to_i64()[at].to_string() }
+    match t.dtype() {
+        DType::U64 => (t.to_i64()[at] as u64).to_string(),
+        d if d.is_float() => t.to_f64()[at].to_string(),
+        _ => t.to_i64()[at].to_string(),
+    }
 }
 
 /// The error of each element as a share of its scale; infinite where the kinds of number differ.

@@ -1,8 +1,8 @@
-//! The op suite. Two judges: the table compares an engine with the reference engine at shapes that real models have
-//! as well as at odd ones; the fixtures compare it with what torch computed, so that a graph that is wrong
+//! The op suite. Two judges: the table compares an engine with the reference engine at shapes that real models
+//! have as well as at odd ones; the fixtures compare it with what torch computed, so that a graph that is wrong
 //! everywhere in the same way does not pass. A third part checks the rules of the seam itself.
 //!
-//! An engine adds one line per group in `tests/ops.rs`. Nothing here knows a concrete engine except the reference.
+//! An engine is added by one line in `tests/ops.rs`. Nothing here knows a concrete engine except the reference.
 
 mod case;
 mod golden;

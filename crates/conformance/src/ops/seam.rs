@@ -1,5 +1,5 @@
-//! The rules of the seam that hold for every engine: what is fed and asked for, what is kept between steps, and that
-//! a row's result does not depend on its company.
+//! The rules of the seam that hold for every engine: what is fed and asked for, what is kept between steps, and
+//! that a row's result does not depend on its company.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -265,7 +265,7 @@ fn copies(engine: &dyn Engine) -> Result<(), Fault> {
 /// The most rows beside which a row is tried.
 const CROWD: usize = 64;
 
-/// One decode step of `rows` sequences: norm, projection, attention over a cache, packed projection and choice.
+/// One decode step of `rows` sequences: norm, projection, attention over a cache, packed projection, choice.
 fn decoder(block_size: usize, dtype: DType, rows: usize) -> Case {
     let s = Sketch::new(&format!("decoder {dtype}"));
     // Drawn for the largest batch, so that each smaller one is its beginning and the weights are the same.

@@ -15,6 +15,7 @@ pub(super) const ELEMENTWISE: &[(&str, Build)] = &[
     ("integers_i8", integers),
     ("integers_u8", integers),
     ("integers_i64", integers),
+    ("integers_u64", integers),
     ("casts", casts),
 ];
 

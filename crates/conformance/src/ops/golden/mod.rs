@@ -1,5 +1,5 @@
-//! The fixtures: small graphs whose inputs and results were stored by `xtask/golden/ops.py`. Every tensor of a file
-//! must be used and every output judged, so that a case cannot quietly test less than it stores.
+//! The fixtures: small graphs whose inputs and results were stored by `xtask/golden/ops.py`. Every tensor of a
+//! file must be used and every output judged, so that a case cannot quietly test less than it stores.
 
 mod arithmetic;
 mod attention;

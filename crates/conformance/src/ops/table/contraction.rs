@@ -47,7 +47,7 @@ pub(super) fn add(t: &mut Table) {
         s.step(vec![("ids", s.whole(DType::I32, &[64], (0, 4096)))]);
         s.exact();
     });
-    t.floats("expert linear", |s, dtype| experts(s, dtype));
+    t.floats("expert linear", experts);
     convolutions(t);
 }
 

@@ -1,4 +1,4 @@
-//! The op table: one file per group. A case feeds seeded random numbers; what is right is for the judges to say.
+//! The op table: one file per group. A case feeds seeded random numbers; what is right is for judges to say.
 
 mod attention;
 mod choice;
