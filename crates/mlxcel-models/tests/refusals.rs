@@ -69,6 +69,29 @@ fn rotations_that_are_not_understood_are_refused_by_field() {
 }
 
 #[test]
+fn settings_that_are_not_understood_are_refused_by_name() {
+    for (family, name, value) in [
+        ("bert", "position_embedding_type", json!("relative_key")),
+        ("bert", "hidden_act", json!("mish")),
+        ("cohere", "hidden_act", json!("mish")),
+        ("deepseek_v3", "scoring_func", json!("softmax")),
+        ("deepseek_v3", "topk_method", json!("greedy")),
+        ("deepseek_v3", "moe_layer_freq", json!(2)),
+        ("gemma2", "hidden_activation", json!("mish")),
+        ("gpt2", "activation_function", json!("mish")),
+        ("gpt2", "add_cross_attention", json!(true)),
+        ("gpt_oss", "num_local_experts", json!(0)),
+        ("granite", "logits_scaling", json!(0.0)),
+        ("mamba", "time_step_rank", json!("sometimes")),
+        ("mamba", "num_hidden_layers", json!(1_000_000_000)),
+        ("smollm3", "no_rope_layers", json!([1])),
+        ("starcoder2", "hidden_act", json!("mish")),
+    ] {
+        assert_eq!(field(family, name, value), name, "{family}");
+    }
+}
+
+#[test]
 fn a_missing_field_is_named() {
     let mut c = config("llama");
     c.as_object_mut().unwrap().remove("hidden_size");
