@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use conformance::ops::{self, Group, Report};
-use mlxcel_cpu::{CpuEngine, CpuOptions};
+use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
 use mlxcel_engine::{Engine, EngineError, Program, ReferenceEngine, WeightSource};
 use mlxcel_ir::{Bindings, Graph, Op, Type, decompose, passes};
 
@@ -96,6 +96,15 @@ impl Engine for Optimised {
     }
 }
 
+fn cpu(options: CpuOptions) -> CpuEngine {
+    CpuEngine::new(options).expect("threads can be started")
+}
+
+/// A machine that has no AVX2 tries its best level once more.
+fn avx2() -> Option<SimdLevel> {
+    Some(SimdLevel::Avx2).filter(|level| level.is_available())
+}
+
 /// The tag of every op, taken from the ops themselves: a new one fails to compile here until it is listed.
 fn tag(op: &Op) -> &'static str {
     macro_rules! tags {
@@ -180,4 +189,9 @@ fn every_op_has_a_case() {
 }
 
 engine!(the_reference_engine_behind_every_pass, Optimised);
-engine!(the_cpu_engine, CpuEngine::new(CpuOptions::default()).expect("threads can be started"));
+engine!(the_cpu_engine, cpu(CpuOptions::default()));
+engine!(
+    the_cpu_engine_on_one_plain_core,
+    cpu(CpuOptions { threads: Some(1), level: Some(SimdLevel::Baseline) })
+);
+engine!(the_cpu_engine_on_three_threads_with_avx2, cpu(CpuOptions { threads: Some(3), level: avx2() }));

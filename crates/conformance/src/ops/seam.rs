@@ -262,63 +262,80 @@ fn copies(engine: &dyn Engine) -> Result<(), Fault> {
     ensure(program.copy_state("blocks", &[(7, 0)]).is_err(), || "block 7 of 3 was copied".to_string())
 }
 
-/// The most rows beside which a row is tried.
+/// The most rows that a row is tried beside.
 const CROWD: usize = 64;
+const WIDTH: usize = 96;
+const RESULTS: [&str; 3] = ["logits", "softmax", "largest"];
 
-/// One decode step of `rows` sequences: norm, projection, attention over a cache, packed projection, choice.
-fn decoder(block_size: usize, dtype: DType, rows: usize) -> Case {
+/// A layer of a decoder: norm, projection, attention over a cache, packed projection and choice.
+fn decoder(block_size: usize, dtype: DType, plan: &[&[usize]]) -> Case {
     let s = Sketch::new(&format!("decoder {dtype}"));
-    // Drawn for the largest batch, so that each smaller one is its beginning and the weights are the same.
-    let x = s.normal(dtype, &[CROWD, 96]).to_f64();
-    let tokens = vec![1; rows];
-    let plan = [&tokens[..]];
-    let ragged = Ragged::new(&plan, block_size);
+    let ragged = Ragged::new(plan, block_size);
     let batch = ragged.declare_paged(&s);
-    let x = HostTensor::from_f64(dtype, &[rows, 96], &x[..rows * 96]);
-    let x = s.input_as("x", shape!["tokens", 96], x);
-    let norm = s.normal_weight("norm", dtype, &[96]);
-    let qkv = s.normal_weight("qkv", dtype, &[96 + 32 + 32, 96]);
+    let norm = s.normal_weight("norm", dtype, &[WIDTH]);
+    let qkv = s.normal_weight("qkv", dtype, &[WIDTH + 32 + 32, WIDTH]);
     let packed = DType::Quant(QuantFormat::Affine { bits: 4, group: 32, scale: ScaleType::F32 });
-    let out = s.weight("out", s.random(|r| packed::weight(r, packed, &[160, 96])));
-    let [q, k, v] = x.rms_norm(1e-5, Some(norm)).linear(qkv, None).cut_last([96, 32, 32]);
+    let out = s.weight("out", s.random(|r| packed::weight(r, packed, &[160, WIDTH])));
+    // Drawn for the largest batch, so that each smaller one is its beginning.
+    let rows = |step: usize| {
+        let (all, n) = (s.normal(dtype, &[CROWD, WIDTH]).to_f64(), ragged.tokens(step));
+        HostTensor::from_f64(dtype, &[n, WIDTH], &all[..n * WIDTH])
+    };
+    let x = s.input_as("x", shape!["tokens", WIDTH], rows(0));
+    let [q, k, v] = x.rms_norm(1e-5, Some(norm)).linear(qkv, None).cut_last([WIDTH, 32, 32]);
     let spec = PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
-    let y = s.b().paged_attention(
-        (q.split_last(6, 16), k.split_last(2, 16), Some(v.split_last(2, 16))),
-        batch,
-        None,
-        0,
-        spec,
-    );
-    let logits = y.merge_last().linear(out, None);
-    s.output("logits", logits);
-    s.output("softmax", logits.softmax(1));
-    s.output("largest", logits.argmax(1));
+    let heads = (q.split_last(6, 16), k.split_last(2, 16), Some(v.split_last(2, 16)));
+    let logits = s.b().paged_attention(heads, batch, None, 0, spec).merge_last().linear(out, None);
+    s.output(RESULTS[0], logits);
+    s.output(RESULTS[1], logits.softmax(1));
+    s.output(RESULTS[2], logits.argmax(1));
+    for step in 1..plan.len() {
+        let mut feeds = ragged.named(step);
+        feeds.push(("x", rows(step)));
+        s.step(feeds);
+    }
     s.finish()
 }
 
 fn company(engine: &dyn Engine) -> Result<(), Fault> {
-    let block_size = engine.caps().block_size;
-    for dtype in [DType::F32, DType::BF16] {
-        let crowd = row_of_first(engine, &decoder(block_size, dtype, CROWD))?;
-        for n in [1, 2, 7, 33] {
-            let fewer = row_of_first(engine, &decoder(block_size, dtype, n))?;
-            for ((output, a), b) in ["logits", "softmax", "largest"].iter().zip(&fewer).zip(&crowd) {
-                compare((n, output), a, b, 0.0)?;
+    // Tokens of each step for the first sequence, and how many sequences do the same beside it.
+    let decode = (&[1usize][..], vec![1, 2, 7, 33, CROWD]);
+    let prompt = (&[20usize, 1, 1][..], vec![1, 2, 3]);
+    for (tokens, crowds) in [decode, prompt] {
+        for dtype in [DType::F32, DType::BF16] {
+            let of = |crowd: usize| first_sequence(engine, dtype, tokens, crowd);
+            let alone = of(1)?;
+            for &crowd in &crowds[1..] {
+                for (i, (with, alone)) in of(crowd)?.iter().zip(&alone).enumerate() {
+                    let output = format!("{} of {dtype} in a batch of {crowd}", RESULTS[i % RESULTS.len()]);
+                    compare((i / RESULTS.len(), &output), with, alone, 0.0)?;
+                }
             }
         }
     }
     Ok(())
 }
 
-/// The outputs' first rows.
-fn row_of_first(engine: &dyn Engine, case: &Case) -> Result<Vec<HostTensor>, Fault> {
-    let mut program = compile(engine, case)?;
-    let got = run(&mut *program, &case.steps[0].feeds, &["logits", "softmax", "largest"])?;
-    let first = |t: &HostTensor| {
-        let row = t.shape()[1..].to_vec();
-        let bytes = t.bytes()[..t.bytes().len() / t.shape()[0]].to_vec();
-        HostTensor::from_bytes(t.dtype(), row, bytes)
-            .ok_or_else(|| Fault::rule("a row has no whole elements"))
-    };
-    got.iter().map(first).collect()
+/// The rows of the first of `crowd` sequences in every output of every step.
+fn first_sequence(
+    engine: &dyn Engine,
+    dtype: DType,
+    tokens: &[usize],
+    crowd: usize,
+) -> Result<Vec<HostTensor>, Fault> {
+    let steps: Vec<Vec<usize>> = tokens.iter().map(|&n| vec![n; crowd]).collect();
+    let plan: Vec<&[usize]> = steps.iter().map(|s| &s[..]).collect();
+    let case = decoder(engine.caps().block_size, dtype, &plan);
+    let mut program = compile(engine, &case)?;
+    let mut rows = vec![];
+    for (step, &n) in case.steps.iter().zip(tokens) {
+        for t in run(&mut *program, &step.feeds, &RESULTS)? {
+            let mut shape = t.shape().to_vec();
+            shape[0] = n;
+            let bytes = t.bytes()[..t.bytes().len() / crowd].to_vec();
+            let first = HostTensor::from_bytes(t.dtype(), shape, bytes);
+            rows.push(first.ok_or_else(|| Fault::rule("an output has not one row per token"))?);
+        }
+    }
+    Ok(rows)
 }
