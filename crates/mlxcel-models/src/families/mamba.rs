@@ -64,6 +64,7 @@ struct Mixer {
     states: usize,
     kernel: usize,
     rank: usize,
+    /// After the convolution; the gate's is always silu.
     activation: Activation,
     bias: Bias,
     conv_bias: Bias,
@@ -145,5 +146,5 @@ fn mix<'g>(net: &Net<'g>, m: &Mixer, layer: usize, x: Tensor<'g>) -> Tensor<'g> 
     };
     let operands = [x, dt, a, b, c, net.tensor("D", &[m.inner])].map(|t| t.cast(DType::F32));
     let y = recurrent(net, &format!("ssm_state.{layer}"), Op::SelectiveScan, &operands, m.states);
-    net.linear("out_proj", y.cast(gate.dtype()) * gate.activation(m.activation), hidden, m.bias)
+    net.linear("out_proj", y.cast(gate.dtype()) * gate.activation(Activation::Silu), hidden, m.bias)
 }
