@@ -173,7 +173,7 @@ pub mod f8 {
         let sign = if byte & 0x80 != 0 { -1.0 } else { 1.0 };
         let mantissa = (byte & ((1 << f.mantissa_bits) - 1)) as f64;
         let exponent = ((byte & 0x7f) >> f.mantissa_bits) as i32;
-        let top = (0x7f >> f.mantissa_bits) as i32;
+        let top = 0x7f >> f.mantissa_bits;
         if f.has_infinity && exponent == top {
             return if mantissa == 0.0 { sign * f64::INFINITY } else { f64::NAN };
         }

@@ -155,12 +155,10 @@ fn pad(x: &Type, value: &Type, low: &[usize], high: &[usize]) -> Inferred {
     one(x.with_shape(x.shape.iter().enumerate().map(grown).collect()))
 }
 
-fn dot(
-    a: &Type,
-    b: &Type,
-    (batch, contract): (&[(usize, usize)], &[(usize, usize)]),
-    dtype: DType,
-) -> Inferred {
+/// Pairs of axes of two operands: batch, then contracted.
+type Axes<'a> = (&'a [(usize, usize)], &'a [(usize, usize)]);
+
+fn dot(a: &Type, b: &Type, (batch, contract): Axes<'_>, dtype: DType) -> Inferred {
     same_dtype(a, b)?;
     let mut used = (vec![], vec![]);
     for &(i, j) in batch.iter().chain(contract) {

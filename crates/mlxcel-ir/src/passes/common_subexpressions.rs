@@ -87,6 +87,17 @@ mod tests {
     }
 
     #[test]
+    fn regions_that_differ_stay_apart() {
+        let b = Builder::new();
+        let (x, c) = (b.input("x", DType::F32, shape![4]), b.input("c", DType::Bool, shape![]));
+        let first = b.if_else(c, &[x], |_, x| vec![x[0].exp()], |_, x| vec![x[0]]);
+        let second = b.if_else(c, &[x], |_, x| vec![x[0].tanh()], |_, x| vec![x[0]]);
+        b.output("y", first[0] + second[0]);
+        let g = b.finish().unwrap();
+        assert_eq!(common_subexpressions(&g).unwrap(), g);
+    }
+
+    #[test]
     fn equal_regions_merge_and_their_inputs_stay() {
         let b = Builder::new();
         let (x, c) = (b.input("x", DType::F32, shape![4]), b.input("c", DType::Bool, shape![]));

@@ -219,6 +219,17 @@ mod tests {
     }
 
     #[test]
+    fn what_depends_on_the_value_of_a_symbol_stays() {
+        let b = Builder::new();
+        let w = b.weight("w", DType::F32, &[8]);
+        b.output("scaled", w * b.size(&"tokens".into()).cast(DType::F32));
+        let start = crate::Dim::sym("tokens");
+        b.output("part", w.slice(0, &start, start.plus(&crate::Dim::fixed(2))));
+        let g = b.finish().unwrap();
+        assert_eq!(fold_weights(&g).unwrap(), Folded { graph: g, load: Graph::default() });
+    }
+
+    #[test]
     fn folding_again_does_not_reuse_a_name() {
         let b = Builder::new();
         let w = b.weight("folded.0", DType::F32, &[8]);

@@ -37,7 +37,7 @@ fn leaf(node: &Node, seed: u64, bindings: &Bindings) -> Array {
         return Array {
             dtype: t.dtype,
             shape,
-            data: Data::Float((0..count).map(|_| next() as f64 / 4.0).collect()),
+            data: Data::Float((0..count).map(|_| quarter(next())).collect()),
         };
     }
     let values: Vec<f64> = (0..count).map(|_| next() as f64).collect();
@@ -59,4 +59,9 @@ fn same_array(a: &Array, b: &Array) -> bool {
         (x, y) => x == y,
     };
     a.dtype == b.dtype && a.shape == b.shape && data
+}
+
+/// With −0 among them, which adding 0 changes.
+fn quarter(number: i64) -> f64 {
+    if number == -8 { -0.0 } else { number as f64 / 4.0 }
 }

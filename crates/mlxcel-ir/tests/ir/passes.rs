@@ -48,7 +48,9 @@ proptest! {
     }
 
     #[test]
-    fn the_pipeline_and_fusion_after_it_keep_the_meaning(g in graphs(Purpose::Evaluation), seed in any::<u64>()) {
+    fn the_pipeline_and_fusion_after_it_keep_the_meaning(
+        g in graphs(Purpose::Evaluation), seed in any::<u64>(),
+    ) {
         keeps_meaning(|g| fuse_elementwise(&optimize(g)?), &g, seed)?;
     }
 

@@ -1,5 +1,5 @@
-//! Random graphs: a list of numbers becomes a graph by choosing one op after the other, so that shrinking the list
-//! shrinks the graph. Every list gives a well-typed graph.
+//! Random graphs: a list of numbers becomes a graph by choosing one op after the other, so that shrinking the
+//! list shrinks the graph. Every list gives a well-typed graph.
 
 use mlxcel_ir::*;
 use proptest::prelude::*;
@@ -72,6 +72,12 @@ impl Choices<'_> {
         }
     }
 
+    /// Any finite number, or a sensible one for evaluation.
+    fn number(&mut self) -> f64 {
+        let any = f64::from_bits(u64::from(self.word()) << 32 | u64::from(self.word()));
+        if self.purpose == Purpose::Text && any.is_finite() { any } else { 1e-6 }
+    }
+
     fn constant<'g>(&mut self, b: &'g Builder) -> Tensor<'g> {
         let shape: &[usize] = [&[][..], &[4], &[2, 4], &[1, 4]][self.pick(4)];
         let count: usize = shape.iter().product();
@@ -124,7 +130,7 @@ fn is_small(t: Tensor<'_>) -> bool {
 fn step<'g>(b: &'g Builder, pool: &[Tensor<'g>], c: &mut Choices<'_>, depth: usize) -> Vec<Tensor<'g>> {
     match c.pick(9) {
         0 | 1 => vec![elementwise(b, pool, c)],
-        2 => vec![same(b, c.tensor(pool), c)],
+        2 => vec![same(b, pool, c)],
         3 => movement(b, pool, c),
         4 => indexed(b, pool, c),
         5 => reduction(c.float(pool), c),
@@ -167,7 +173,9 @@ impl<'g> ToScalar<'g> for Tensor<'g> {
 }
 
 /// Something that may change nothing.
-fn same<'g>(b: &'g Builder, x: Tensor<'g>, c: &mut Choices<'_>) -> Tensor<'g> {
+fn same<'g>(b: &'g Builder, pool: &[Tensor<'g>], c: &mut Choices<'_>) -> Tensor<'g> {
+    let x = c.tensor(pool);
+    let other = pool.iter().copied().filter(|t| t.ty() == x.ty()).nth(c.pick(3)).unwrap_or(x);
     let number = [1.0, 0.0, -0.0][c.pick(3)];
     let swap: Vec<usize> = (0..x.rank()).rev().collect();
     match c.pick(8) {
@@ -175,11 +183,16 @@ fn same<'g>(b: &'g Builder, x: Tensor<'g>, c: &mut Choices<'_>) -> Tensor<'g> {
         1 if x.dtype() != DType::Bool => x + number,
         2 if x.dtype() != DType::Bool => x - number,
         3 if x.dtype() != DType::Bool => x.number(number) + x,
-        4 => x.transpose(&swap).transpose(&swap),
+        4 => x.transpose(&swap).transpose(&turned(x.rank())).transpose(&turned(x.rank())),
         5 => b.concat(&[x.unsqueeze(0)], 0).reshape(x.shape()),
         6 if x.rank() > 0 => x.slice(0, 0, x.dim(0)),
-        _ => b.scalar(c.pick(2) == 0).select(x, x),
+        _ => b.scalar(c.pick(2) == 0).select(x, other),
     }
+}
+
+/// The axes with the first one last.
+fn turned(rank: usize) -> Vec<usize> {
+    (0..rank).map(|axis| (axis + 1) % rank).collect()
 }
 
 fn movement<'g>(b: &'g Builder, pool: &[Tensor<'g>], c: &mut Choices<'_>) -> Vec<Tensor<'g>> {
@@ -244,7 +257,7 @@ fn composite<'g>(b: &'g Builder, pool: &[Tensor<'g>], c: &mut Choices<'_>) -> Ve
         0 => vec![x.rms_norm(1e-6, Some(weight()))],
         1 | 2 => {
             let sum = x + other;
-            vec![sum, sum.rms_norm(0.1 + 0.2, Some(weight()))]
+            vec![sum, sum.rms_norm(c.number(), Some(weight()))]
         }
         3 => vec![x.layer_norm(1e-5, Some(weight()), None)],
         4 => x.top_k(last.min(2)).to_vec(),
@@ -344,7 +357,7 @@ fn body<'r>(b: &'r Builder, x: &[Tensor<'r>], c: &mut Choices<'_>, depth: usize)
     for _ in 0..c.pick(4) {
         let new = match c.pick(4) {
             0 => reduction(c.float(&pool), c),
-            1 => vec![same(b, c.tensor(&pool), c)],
+            1 => vec![same(b, &pool, c)],
             2 if depth > 0 => control(b, &pool, c, depth - 1),
             _ => vec![elementwise(b, &pool, c)],
         };
