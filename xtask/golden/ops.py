@@ -1,8 +1,8 @@
 """Makes the op fixtures, `fixtures/ops/GROUP.safetensors`: inputs of small graphs and what torch or numpy make of them.
 
-Every case is computed by a formula written here without a look at the engine's own decompositions, in float64 unless it says
-otherwise, and rounded once. A tensor is named `CASE/STEP/in/NAME` or `CASE/STEP/out/NAME`. Attributes such as scales and
-windows stand here and, once more, in the Rust table that builds the graphs.
+Every case is computed by a formula written here without a look at the engine's own decompositions, in float64 unless
+it says otherwise, and rounded once. A tensor is named `CASE/STEP/in/NAME` or `CASE/STEP/out/NAME`. Attributes such as
+scales and windows stand here and, once more, in the Rust table that builds the graphs.
 """
 
 import pathlib
@@ -10,7 +10,8 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 
-from ops_cases import attention, choice, contraction, control, elementwise, movement, norm, order, paged, recurrent, signals
+from ops_cases import attention, choice, contraction, control, elementwise, movement
+from ops_cases import norm, order, paged, recurrent, signals
 from ops_cases.case import Case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "fixtures" / "ops"

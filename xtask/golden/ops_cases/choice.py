@@ -103,7 +103,7 @@ def draws(c):
     for name, values in named.items():
         c.give(name, torch.from_numpy(values))
     drawn = [
-        _draw(logits[r], *(named[name][r].item() for name in ["temperature", "top_k", "top_p", "min_p", "seed", "step"]))
+        _draw(logits[r], *(values[r].item() for values in named.values()))
         for r in range(rows)
     ]
     assert len(set(drawn)) > 10

@@ -39,7 +39,7 @@ def selective_scans(c):
         "b": [c.normal(_length(s), width) for s in range(2)],
         "c": [c.normal(_length(s), width) for s in range(2)],
     }
-    whole = [_scan(*(per_token[n][s].double() for n in ["x", "dt", "b", "c"]), a.double(), d.double()) for s in range(2)]
+    whole = [_scan(*(t[s].double() for t in per_token.values()), a.double(), d.double()) for s in range(2)]
     for number, ranges in enumerate(_chunks()):
         for name, tensors in per_token.items():
             c.give(name, _cut(tensors, ranges), step=number)
