@@ -179,5 +179,16 @@ mod tests {
         ) {
             prop_assert_eq!(run(&stops, &text, &cuts), expected(&stops, &text));
         }
+
+        #[test]
+        fn stop_strings_that_repeat_themselves_are_found(
+            stop in "[ab]{4,9}",
+            before in "[ab]{0,12}",
+            repeated in 1usize..9,
+        ) {
+            let text = before + &stop[..repeated.min(stop.len())] + &stop;
+            let stops = [stop];
+            prop_assert_eq!(run(&stops, &text, &[1; 40]), expected(&stops, &text));
+        }
     }
 }

@@ -234,6 +234,18 @@ fn broken_gguf_vocabularies_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_word_that_is_a_token_needs_no_merges_where_the_model_says_so() {
+    let with_word = |pre| {
+        let mut vocab = bpe_vocab(pre);
+        vocab.tokens.push("Ġzebra".to_owned());
+        vocab.token_types.push(1);
+        gguf(vocab)
+    };
+    assert_eq!(with_word("llama-bpe").encode(" zebra", plain()).expect("encodable"), [602]);
+    assert!(with_word("qwen2").encode(" zebra", plain()).expect("encodable").len() > 1);
+}
+
+#[test]
 fn a_byte_the_vocabulary_lacks_is_left_out() {
     let mut vocab = bpe_vocab("gpt-2");
     vocab.merges.clear();
