@@ -1,18 +1,18 @@
 //! The engine: what it is, what it runs itself, and how a graph becomes a program.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
-use mlxcel_ir::{Bindings, DType, Graph, Op, Type, decompose};
+use mlxcel_ir::passes::{fold_weights, fuse_elementwise, optimize};
+use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
 use crate::context::Context;
 use crate::kernels::linear::k_step;
 use crate::memory::Pool;
 use crate::program::CpuProgram;
 use crate::simd::SimdLevel;
-use crate::statics;
 use crate::threads::Threads;
+use crate::{folding, statics};
 
 /// Tokens in a block of the KV cache: one tile of keys.
 const BLOCK_SIZE: usize = 16;
@@ -71,8 +71,14 @@ impl Engine for CpuEngine {
         weights: &dyn WeightSource,
         dims: &Bindings,
     ) -> Result<Box<dyn Program>, EngineError> {
-        let graph = decompose(graph, &native)?;
-        let statics = statics::load(&graph, weights, &HashMap::new())?;
+        // Residual norms are joined while they are still norms; what decompositions leave behind goes afterwards.
+        let graph = optimize(&decompose(&optimize(graph)?, &native)?)?;
+        let parts = fold_weights(&graph)?;
+        let folded = folding::fold(&self.ctx, &parts.load, weights)?;
+        let graph = fuse_elementwise(&parts.graph)?;
+        let segments = statics::segments(&graph, weights, &folded)?;
+        let ends: Vec<Value> = graph.outputs().iter().chain(graph.updates()).map(|(_, v)| *v).collect();
+        let statics = statics::matrices(&graph, segments, &ends)?;
         Ok(Box::new(CpuProgram::new(self.ctx.clone(), graph, statics, dims)?))
     }
 }

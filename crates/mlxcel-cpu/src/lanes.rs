@@ -90,7 +90,8 @@ macro_rules! float_lane {
                     DType::U8 => each(bytes, at, out, |b| u8::from_le_bytes(b) as $t),
                     DType::U16 => each(bytes, at, out, |b| u16::from_le_bytes(b) as $t),
                     DType::U32 => each(bytes, at, out, |b| u32::from_le_bytes(b) as $t),
-                    DType::U64 | DType::I64 => each(bytes, at, out, |b| i64::from_le_bytes(b) as $t),
+                    DType::U64 => each(bytes, at, out, |b| u64::from_le_bytes(b) as $t),
+                    DType::I64 => each(bytes, at, out, |b| i64::from_le_bytes(b) as $t),
                     DType::I8 => each(bytes, at, out, |b| i8::from_le_bytes(b) as $t),
                     DType::I16 => each(bytes, at, out, |b| i16::from_le_bytes(b) as $t),
                     DType::I32 => each(bytes, at, out, |b| i32::from_le_bytes(b) as $t),
@@ -111,7 +112,8 @@ macro_rules! float_lane {
                     DType::U8 | DType::I8 => put(values, bytes, |v| (v as i64 as u8).to_le_bytes()),
                     DType::U16 | DType::I16 => put(values, bytes, |v| (v as i64 as u16).to_le_bytes()),
                     DType::U32 | DType::I32 => put(values, bytes, |v| (v as i64 as u32).to_le_bytes()),
-                    DType::U64 | DType::I64 => put(values, bytes, |v| (v as i64).to_le_bytes()),
+                    DType::U64 => put(values, bytes, |v| (v as u64).to_le_bytes()),
+                    DType::I64 => put(values, bytes, |v| (v as i64).to_le_bytes()),
                     DType::Quant(_) => unreachable!("nothing is stored packed"),
                 }
             }
@@ -159,6 +161,28 @@ impl Lane for i64 {
             DType::F32 => put(values, bytes, |v| (v as f32).to_le_bytes()),
             float => f64::store(float, &values.iter().map(|&v| v as f64).collect::<Vec<_>>(), bytes),
         }
+    }
+
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        false
+    }
+}
+
+/// The only type whose numbers do not fit an `i64`; for ops that depend on their order.
+impl Lane for u64 {
+    #[inline(always)]
+    fn load(dtype: DType, bytes: &[u8], at: (usize, usize), out: &mut [Self]) {
+        assert_eq!(dtype, DType::U64, "only 64-bit unsigned numbers are loaded as such");
+        if !out.is_empty() {
+            each(bytes, at, out, u64::from_le_bytes);
+        }
+    }
+
+    #[inline(always)]
+    fn store(dtype: DType, values: &[Self], bytes: &mut [u8]) {
+        assert_eq!(dtype, DType::U64, "only 64-bit unsigned numbers are stored as such");
+        put(values, bytes, u64::to_le_bytes);
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 
 mod context;
 mod engine;
+mod folding;
 mod kernels;
 mod lanes;
 mod layout;

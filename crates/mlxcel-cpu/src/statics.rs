@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
 use mlxcel_engine::{EngineError, WeightSource, load_pieces};
-use mlxcel_ir::{Graph, Node, Op, Type};
+use mlxcel_ir::{Graph, Node, Op, Type, Value};
 
-use crate::plan::reads_rows;
+use crate::plan::{needed, reads_rows};
 use crate::weight::Matrix;
 
 /// Matrices, and which node each stands for.
@@ -16,22 +16,35 @@ pub(crate) struct Statics {
     pub(crate) of_node: HashMap<u32, usize>,
 }
 
-/// Loads the weights of a graph. `folded` has those that no checkpoint has.
-pub(crate) fn load(
+/// Weights that no checkpoint has, by name.
+pub(crate) type Folded = HashMap<String, Vec<WeightTensor>>;
+
+/// The segments of every node that is a weight or only a rearranged one.
+pub(crate) type Segments = HashMap<u32, Vec<WeightTensor>>;
+
+/// Loads the weights of a graph.
+pub(crate) fn segments(
     graph: &Graph,
     weights: &dyn WeightSource,
-    folded: &HashMap<String, Vec<WeightTensor>>,
-) -> Result<Statics, EngineError> {
-    let mut found: HashMap<u32, Vec<WeightTensor>> = HashMap::new();
+    folded: &Folded,
+) -> Result<Segments, EngineError> {
+    let mut found = Segments::new();
     for (i, node) in graph.nodes().iter().enumerate() {
         let segments = match &node.op {
-            Op::Weight { name, pieces, .. } if pieces.is_empty() => folded.get(name).cloned(),
-            Op::Weight { .. } => Some(load_pieces(&node.op, weights)?),
+            Op::Weight { name, .. } => match folded.get(name) {
+                Some(folded) => Some(folded.clone()),
+                None => Some(load_pieces(&node.op, weights)?),
+            },
             _ => rearranged(graph, node, &found),
         };
         found.extend(segments.map(|s| (i as u32, s)));
     }
-    let uses = uses(graph);
+    Ok(found)
+}
+
+/// The matrices that the nodes leading to `ends` read.
+pub(crate) fn matrices(graph: &Graph, mut found: Segments, ends: &[Value]) -> Result<Statics, EngineError> {
+    let uses = uses(graph, ends);
     let mut statics = Statics { matrices: vec![], of_node: HashMap::new() };
     for (i, node) in graph.nodes().iter().enumerate() {
         let Some(segments) = found.remove(&(i as u32)) else { continue };
@@ -51,11 +64,7 @@ pub(crate) fn load(
 }
 
 /// The segments of a node that only rearranges rows of weights.
-pub(crate) fn rearranged(
-    graph: &Graph,
-    node: &Node,
-    found: &HashMap<u32, Vec<WeightTensor>>,
-) -> Option<Vec<WeightTensor>> {
+fn rearranged(graph: &Graph, node: &Node, found: &Segments) -> Option<Vec<WeightTensor>> {
     let operands = || node.inputs.iter().map(|v| found.get(&v.node)).collect::<Option<Vec<_>>>();
     match &node.op {
         Op::Concat { axis: 0 } => Some(operands()?.into_iter().flatten().cloned().collect()),
@@ -130,16 +139,15 @@ struct Uses {
     dense: bool,
 }
 
-fn uses(graph: &Graph) -> Vec<Uses> {
+fn uses(graph: &Graph, ends: &[Value]) -> Vec<Uses> {
     let mut uses = vec![Uses::default(); graph.nodes().len()];
-    for node in graph.nodes() {
+    let needed = needed(graph, ends.iter().copied());
+    for (_, node) in graph.nodes().iter().enumerate().filter(|(i, _)| needed[*i]) {
         for (at, v) in node.inputs.iter().enumerate() {
             let u = &mut uses[v.node as usize];
             if reads_rows(&node.op, at) { u.rows = true } else { u.dense = true }
         }
     }
-    for (_, v) in graph.outputs().iter().chain(graph.updates()) {
-        uses[v.node as usize].dense = true;
-    }
+    ends.iter().for_each(|v| uses[v.node as usize].dense = true);
     uses
 }

@@ -41,6 +41,7 @@ fn each_class(ctx: &Context, x: &View<'_>, pick: Pick, outs: &mut [Out<'_>]) {
     match Class::of(x.dtype) {
         Class::F32 => pick_lanes::<f32>(ctx, x, pick, outs),
         Class::F64 => pick_lanes::<f64>(ctx, x, pick, outs),
+        Class::I64 if x.dtype == DType::U64 => pick_lanes::<u64>(ctx, x, pick, outs),
         Class::I64 => pick_lanes::<i64>(ctx, x, pick, outs),
     }
 }
@@ -102,6 +103,7 @@ pub(crate) fn argmax(ctx: &Context, x: &View<'_>, axis: usize, out: &mut Out<'_>
     match Class::of(x.dtype) {
         Class::F32 => argmax_lanes::<f32>(ctx, x, axis, out),
         Class::F64 => argmax_lanes::<f64>(ctx, x, axis, out),
+        Class::I64 if x.dtype == DType::U64 => argmax_lanes::<u64>(ctx, x, axis, out),
         Class::I64 => argmax_lanes::<i64>(ctx, x, axis, out),
     }
 }

@@ -31,6 +31,7 @@ pub(crate) fn reduce(ctx: &Context, op: ReduceOp, x: &View<'_>, axes: &[usize], 
     match Class::of(x.dtype) {
         Class::F32 => reduce_lanes::<f32>(ctx, op, x, axes, out),
         Class::F64 => reduce_lanes::<f64>(ctx, op, x, axes, out),
+        Class::I64 if x.dtype == DType::U64 => reduce_lanes::<u64>(ctx, op, x, axes, out),
         Class::I64 => reduce_lanes::<i64>(ctx, op, x, axes, out),
     }
 }
@@ -111,6 +112,7 @@ pub(crate) fn cumulative(ctx: &Context, op: ReduceOp, x: &View<'_>, axis: usize,
     match Class::of(x.dtype) {
         Class::F32 => cumulative_lanes::<f32>(ctx, op, x, axis, out),
         Class::F64 => cumulative_lanes::<f64>(ctx, op, x, axis, out),
+        Class::I64 if x.dtype == DType::U64 => cumulative_lanes::<u64>(ctx, op, x, axis, out),
         Class::I64 => cumulative_lanes::<i64>(ctx, op, x, axis, out),
     }
 }
@@ -236,48 +238,59 @@ impl Fold for f64 {
     }
 }
 
-impl Fold for i64 {
-    type Sum = i64;
+macro_rules! fold_integers {
+    ($t:ty, $bounds:expr) => {
+        impl Fold for $t {
+            type Sum = $t;
 
-    fn neutral(op: ReduceOp, dtype: DType) -> i64 {
-        let (low, high) = match dtype {
-            DType::I8 => (i8::MIN as i64, i8::MAX as i64),
-            DType::I16 => (i16::MIN as i64, i16::MAX as i64),
-            DType::I32 => (i32::MIN as i64, i32::MAX as i64),
-            DType::U8 => (0, u8::MAX as i64),
-            DType::U16 => (0, u16::MAX as i64),
-            DType::U32 => (0, u32::MAX as i64),
-            _ => (i64::MIN, i64::MAX),
-        };
-        match op {
-            ReduceOp::Sum => 0,
-            ReduceOp::Prod => 1,
-            ReduceOp::Max => low,
-            ReduceOp::Min => high,
+            fn neutral(op: ReduceOp, dtype: DType) -> $t {
+                let (low, high) = $bounds(dtype);
+                match op {
+                    ReduceOp::Sum => 0,
+                    ReduceOp::Prod => 1,
+                    ReduceOp::Max => low,
+                    ReduceOp::Min => high,
+                }
+            }
+
+            #[inline(always)]
+            fn fold(op: ReduceOp, sum: $t, chunk: &[$t]) -> $t {
+                chunk.iter().fold(sum, |a, &x| Self::step(op, a, x))
+            }
+
+            #[inline(always)]
+            fn step(op: ReduceOp, sum: $t, x: $t) -> $t {
+                match op {
+                    ReduceOp::Sum => sum.wrapping_add(x),
+                    ReduceOp::Prod => sum.wrapping_mul(x),
+                    ReduceOp::Max => sum.max(x),
+                    ReduceOp::Min => sum.min(x),
+                }
+            }
+
+            fn first(x: $t) -> $t {
+                x
+            }
+
+            #[inline(always)]
+            fn finish(dtype: DType, sum: $t, bytes: &mut [u8]) {
+                <$t as Lane>::store(dtype, &[sum], bytes);
+            }
         }
-    }
+    };
+}
+fold_integers!(u64, |_| (u64::MIN, u64::MAX));
+fold_integers!(i64, signed_bounds);
 
-    #[inline(always)]
-    fn fold(op: ReduceOp, sum: i64, chunk: &[i64]) -> i64 {
-        chunk.iter().fold(sum, |a, &x| Self::step(op, a, x))
-    }
-
-    #[inline(always)]
-    fn step(op: ReduceOp, sum: i64, x: i64) -> i64 {
-        match op {
-            ReduceOp::Sum => sum.wrapping_add(x),
-            ReduceOp::Prod => sum.wrapping_mul(x),
-            ReduceOp::Max => sum.max(x),
-            ReduceOp::Min => sum.min(x),
-        }
-    }
-
-    fn first(x: i64) -> i64 {
-        x
-    }
-
-    #[inline(always)]
-    fn finish(dtype: DType, sum: i64, bytes: &mut [u8]) {
-        <i64 as Lane>::store(dtype, &[sum], bytes);
+/// The smallest and the largest number of a type that fits an `i64`.
+fn signed_bounds(dtype: DType) -> (i64, i64) {
+    match dtype {
+        DType::I8 => (i8::MIN as i64, i8::MAX as i64),
+        DType::I16 => (i16::MIN as i64, i16::MAX as i64),
+        DType::I32 => (i32::MIN as i64, i32::MAX as i64),
+        DType::U8 => (0, u8::MAX as i64),
+        DType::U16 => (0, u16::MAX as i64),
+        DType::U32 => (0, u32::MAX as i64),
+        _ => (i64::MIN, i64::MAX),
     }
 }

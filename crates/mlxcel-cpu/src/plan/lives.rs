@@ -124,7 +124,7 @@ impl Lives {
 }
 
 /// The nodes that the wanted values depend on.
-pub(super) fn needed(graph: &Graph, wanted: impl Iterator<Item = Value>) -> Vec<bool> {
+pub(crate) fn needed(graph: &Graph, wanted: impl Iterator<Item = Value>) -> Vec<bool> {
     let mut needed = vec![false; graph.nodes().len()];
     wanted.for_each(|v| needed[v.node as usize] = true);
     for (i, node) in graph.nodes().iter().enumerate().rev() {

@@ -17,6 +17,7 @@ use crate::memory::Buffer;
 use crate::stored::Stored;
 
 pub(crate) use build::{Leaves, build, reads_rows};
+pub(crate) use lives::needed;
 
 /// A compiled graph or region.
 #[derive(Debug)]

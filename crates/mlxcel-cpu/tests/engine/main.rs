@@ -3,4 +3,15 @@
 
 mod support;
 
+mod attention;
+mod contract;
+mod control;
+mod elementwise;
+mod linear;
 mod model;
+mod movement;
+mod norm;
+mod recurrent;
+mod reduce;
+mod state;
+mod weights;

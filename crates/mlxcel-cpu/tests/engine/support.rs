@@ -60,8 +60,10 @@ impl Random {
         HostTensor::from_f64(dtype, shape, &values)
     }
 
+    /// Doubles are numbers that single precision holds, since weights are decoded to it.
     pub fn weight(&mut self, dtype: DType, shape: &[usize]) -> WeightTensor {
-        WeightTensor::from_host(self.tensor(dtype, shape))
+        let t = self.tensor(if dtype == DType::F64 { DType::F32 } else { dtype }, shape);
+        WeightTensor::from_host(HostTensor::from_f64(dtype, shape, &t.to_f64()))
     }
 }
 

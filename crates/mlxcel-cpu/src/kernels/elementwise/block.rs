@@ -69,7 +69,10 @@ impl Registers {
                 }
                 (kind, Class::I64) => {
                     let (before, out) = parts(&mut self.i64s, i.output.index);
-                    arithmetic_i64(kind, i.dtype, inputs(before, i), &mut out[..n]);
+                    let (a, b) = inputs(before, i);
+                    if !(i.unsigned && unsigned_i64(kind, (a, b), &mut out[..n])) {
+                        arithmetic_i64(kind, i.dtype, (a, b), &mut out[..n]);
+                    }
                     wrap(i.dtype, &mut out[..n]);
                 }
             }
@@ -88,7 +91,13 @@ impl Registers {
             }
             Class::I64 => {
                 let (before, out) = parts(&mut self.i64s, i.output.index);
-                ordered(op, &before[a][..n], &before[b][..n], &mut out[..n]);
+                if i.unsigned {
+                    zip(&before[a][..n], &before[b][..n], &mut out[..n], |x, y| {
+                        holds(op, x as u64, y as u64)
+                    });
+                } else {
+                    ordered(op, &before[a][..n], &before[b][..n], &mut out[..n]);
+                }
             }
         }
     }
@@ -146,22 +155,37 @@ impl Registers {
             }
             (Class::F32, Class::I64) => {
                 let out = &mut self.i64s[to.index][..n];
-                let whole = i.dtype != DType::Bool;
-                map(&self.f32s[from.index][..n], out, |v| if whole { v as i64 } else { (v != 0.0) as i64 });
+                match i.dtype {
+                    DType::Bool => map(&self.f32s[from.index][..n], out, |v| (v != 0.0) as i64),
+                    DType::U64 => map(&self.f32s[from.index][..n], out, |v| v as u64 as i64),
+                    _ => map(&self.f32s[from.index][..n], out, |v| v as i64),
+                }
                 wrap(i.dtype, out);
             }
             (Class::F64, Class::I64) => {
                 let out = &mut self.i64s[to.index][..n];
-                let whole = i.dtype != DType::Bool;
-                map(&self.f64s[from.index][..n], out, |v| if whole { v as i64 } else { (v != 0.0) as i64 });
+                match i.dtype {
+                    DType::Bool => map(&self.f64s[from.index][..n], out, |v| (v != 0.0) as i64),
+                    DType::U64 => map(&self.f64s[from.index][..n], out, |v| v as u64 as i64),
+                    _ => map(&self.f64s[from.index][..n], out, |v| v as i64),
+                }
                 wrap(i.dtype, out);
             }
             (Class::I64, Class::F64) => {
-                map(&self.i64s[from.index][..n], &mut self.f64s[to.index][..n], |v| v as f64);
+                let out = &mut self.f64s[to.index][..n];
+                if i.unsigned {
+                    map(&self.i64s[from.index][..n], out, |v| v as u64 as f64);
+                } else {
+                    map(&self.i64s[from.index][..n], out, |v| v as f64);
+                }
             }
             (Class::I64, Class::F32) => {
                 let out = &mut self.f32s[to.index][..n];
-                map(&self.i64s[from.index][..n], out, |v| v as f32);
+                if i.unsigned {
+                    map(&self.i64s[from.index][..n], out, |v| v as u64 as f32);
+                } else {
+                    map(&self.i64s[from.index][..n], out, |v| v as f32);
+                }
                 round_f32(i.dtype, out);
             }
         }
@@ -195,6 +219,12 @@ fn zip<A: Copy, B>(a: &[A], b: &[A], out: &mut [B], f: impl Fn(A, A) -> B) {
 fn choose<T: Copy>(keep: &[i64], a: &[T], b: &[T], out: &mut [T]) {
     let picked = keep.iter().zip(a.iter().zip(b));
     out.iter_mut().zip(picked).for_each(|(o, (&k, (&x, &y)))| *o = if k != 0 { x } else { y });
+}
+
+fn holds(op: CompareOp, x: u64, y: u64) -> i64 {
+    let mut out = [0];
+    ordered(op, &[x], &[y], &mut out);
+    out[0]
 }
 
 #[inline(always)]
@@ -388,8 +418,8 @@ fn arithmetic_i64(kind: Kind, dtype: DType, (a, b): Pair<'_, i64>, out: &mut [i6
         Kind::Binary(BinaryOp::Add) => zip(a, b, out, i64::wrapping_add),
         Kind::Binary(BinaryOp::Sub) => zip(a, b, out, i64::wrapping_sub),
         Kind::Binary(BinaryOp::Mul) => zip(a, b, out, i64::wrapping_mul),
-        Kind::Binary(BinaryOp::Div) => zip(a, b, out, |x, y| x.checked_div(y).unwrap_or(0)),
-        Kind::Binary(BinaryOp::Rem) => zip(a, b, out, |x, y| x.checked_rem(y).unwrap_or(0)),
+        Kind::Binary(BinaryOp::Div) => zip(a, b, out, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) }),
+        Kind::Binary(BinaryOp::Rem) => zip(a, b, out, |x, y| if y == 0 { 0 } else { x.wrapping_rem(y) }),
         Kind::Binary(BinaryOp::Max) => zip(a, b, out, i64::max),
         Kind::Binary(BinaryOp::Min) => zip(a, b, out, i64::min),
         Kind::Binary(BinaryOp::And) => zip(a, b, out, |x, y| x & y),
@@ -403,6 +433,25 @@ fn arithmetic_i64(kind: Kind, dtype: DType, (a, b): Pair<'_, i64>, out: &mut [i6
         }
         other => unreachable!("the verifier keeps integers from {other:?}"),
     }
+}
+
+/// What 64-bit unsigned numbers do otherwise than signed ones; false if nothing.
+fn unsigned_i64(kind: Kind, (a, b): Pair<'_, i64>, out: &mut [i64]) -> bool {
+    let each =
+        |out: &mut [i64], f: &dyn Fn(u64, u64) -> u64| zip(a, b, out, |x, y| f(x as u64, y as u64) as i64);
+    match kind {
+        Kind::Unary(UnaryOp::Abs) => map(a, out, |x| x),
+        Kind::Unary(UnaryOp::Sign) => map(a, out, |x| (x != 0) as i64),
+        Kind::Binary(BinaryOp::Div) => each(out, &|x, y| x.checked_div(y).unwrap_or(0)),
+        Kind::Binary(BinaryOp::Rem) => each(out, &|x, y| x.checked_rem(y).unwrap_or(0)),
+        Kind::Binary(BinaryOp::Max) => each(out, &u64::max),
+        Kind::Binary(BinaryOp::Min) => each(out, &u64::min),
+        Kind::Binary(BinaryOp::Shr) => {
+            each(out, &|x, y| u32::try_from(y).ok().and_then(|s| x.checked_shr(s)).unwrap_or(0));
+        }
+        _ => return false,
+    }
+    true
 }
 
 #[inline(always)]

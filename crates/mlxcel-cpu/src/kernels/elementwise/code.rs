@@ -32,6 +32,8 @@ pub(super) struct Instruction {
     pub(super) output: Reg,
     /// The type that the result is rounded or wrapped to.
     pub(super) dtype: DType,
+    /// Whether operands are 64-bit unsigned numbers, which lie in `i64` registers but are ordered otherwise.
+    pub(super) unsigned: bool,
 }
 
 /// A compiled region with one result.
@@ -131,7 +133,8 @@ impl Compiler {
         }
         let dtype = node.types[0].dtype;
         let output = self.register(dtype);
-        self.instructions.push(Instruction { kind, inputs, output, dtype });
+        let unsigned = operands.last().is_some_and(|t| t.dtype == DType::U64);
+        self.instructions.push(Instruction { kind, inputs, output, dtype, unsigned });
         Ok(output)
     }
 }

@@ -1,0 +1,198 @@
+//! Dense and paged attention: masks, windows, caps, sinks, and invariance under chunking and company.
+
+use mlxcel_cpu::CpuEngine;
+use mlxcel_engine::sampling::SamplingParams;
+use mlxcel_engine::{Batch, Engine, Logits, ReferenceEngine, SequenceState};
+use mlxcel_ir::step::StepInputs;
+use mlxcel_ir::{AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, PagedSpec, shape};
+
+use crate::support::{Case, Random, Weights, assert_close, engines, step};
+
+fn dense_spec() -> AttentionSpec {
+    AttentionSpec { scale: 0.3, causal: false, window: None, softcap: None, mask: false, sinks: false }
+}
+
+fn dense_specs() -> Vec<AttentionSpec> {
+    let s = dense_spec();
+    vec![
+        s.clone(),
+        AttentionSpec { causal: true, ..s.clone() },
+        AttentionSpec { window: Some(3), ..s.clone() },
+        AttentionSpec { causal: true, window: Some(5), softcap: Some(2.0), ..s.clone() },
+        AttentionSpec { causal: true, sinks: true, ..s },
+    ]
+}
+
+#[test]
+fn dense_attention_is_its_decomposition() {
+    let mut r = Random(61);
+    for d in [DType::F32, DType::F64, DType::BF16] {
+        for (queries, keys, heads, kv, width, value) in [
+            (5, 5, 4, 2, 8, 8),
+            (1, 40, 6, 2, 20, 12),
+            (33, 50, 3, 3, 16, 32),
+            (6, 3, 2, 1, 5, 7),
+            (0, 4, 2, 2, 8, 8),
+        ] {
+            for (i, spec) in dense_specs().into_iter().enumerate() {
+                let b = Builder::new();
+                let q = b.input("q", d, shape![2, "queries", heads, width]);
+                let k = b.input("k", d, shape![2, "keys", kv, width]);
+                let v = b.input("v", d, shape![2, "keys", kv, value]);
+                let keep = b.input("keep", DType::Bool, shape![2, 1, "queries", "keys"]);
+                let bias = b.input("bias", d, shape![heads, 1, "keys"]);
+                let sinks = spec.sinks.then(|| b.input("sinks", d, shape![heads]));
+                for (name, mask) in [("plain", None), ("bool", Some(keep)), ("float", Some(bias))] {
+                    b.output(name, b.attention([q, k, v], mask, sinks, spec.clone()));
+                }
+                let case = Case::new(b).feed("q", r.tensor(d, &[2, queries, heads, width]));
+                let case = case.feed("k", r.tensor(d, &[2, keys, kv, width]));
+                let case =
+                    case.feed("v", r.tensor(d, &[2, keys, kv, value])).feed("sinks", r.tensor(d, &[heads]));
+                let case = case.feed("keep", r.tensor(DType::Bool, &[2, 1, queries, keys]));
+                let case = case.feed("bias", r.tensor(d, &[heads, 1, keys]));
+                case.check(&format!("{d}, {queries} queries, {keys} keys, spec {i}"));
+            }
+        }
+    }
+}
+
+struct Shape {
+    heads: usize,
+    kv: usize,
+    width: usize,
+    value: usize,
+}
+
+fn paged_graph(d: DType, s: &Shape, spec: &PagedSpec) -> Graph {
+    let b = Builder::new();
+    let inputs = StepInputs::declare(&b);
+    let q = b.input("q", d, shape!["tokens", s.heads, s.width]);
+    let k = b.input("k", d, shape!["tokens", s.kv, s.width]);
+    let v = spec.value_dim.is_none().then(|| b.input("v", d, shape!["tokens", s.kv, s.value]));
+    let sinks = spec.sinks.then(|| b.weight("sinks", d, &[s.heads]));
+    b.output("y", b.paged_attention((q, k, v), inputs.paged(), sinks, 0, spec.clone()));
+    b.finish().unwrap()
+}
+
+fn paged_specs() -> Vec<PagedSpec> {
+    let s = PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
+    vec![
+        s.clone(),
+        PagedSpec { window: Some(6), ..s.clone() },
+        PagedSpec { softcap: Some(1.5), sinks: true, ..s.clone() },
+        PagedSpec { value_dim: Some(10), ..s },
+    ]
+}
+
+/// One sequence's tokens: where its state is and the rows of q, k and v that belong to it.
+struct Sequence {
+    state: SequenceState,
+    first: usize,
+}
+
+/// A step of some tokens of each sequence: `(sequence, start, count)`.
+fn feeds(
+    sequences: &[Sequence],
+    chunks: &[(usize, usize, usize)],
+    block: usize,
+    tensors: &[(&str, &HostTensor)],
+) -> mlxcel_engine::Feeds {
+    let mut batch = Batch::new(block);
+    let mut rows = vec![];
+    for &(s, start, count) in chunks {
+        batch.push(&sequences[s].state, &vec![1; count], start, Logits::None, &SamplingParams::default());
+        rows.extend((start..start + count).map(|i| sequences[s].first + i));
+    }
+    let mut feeds = batch.feeds();
+    for (name, t) in tensors {
+        let row: usize = t.shape()[1..].iter().product();
+        let all = t.to_f64();
+        let picked: Vec<f64> = rows.iter().flat_map(|&r| all[r * row..(r + 1) * row].to_vec()).collect();
+        let shape = [&[rows.len()], &t.shape()[1..]].concat();
+        feeds.insert(name, HostTensor::from_f64(t.dtype(), &shape, &picked));
+    }
+    feeds
+}
+
+fn sequences() -> Vec<Sequence> {
+    vec![
+        Sequence { state: SequenceState { blocks: vec![3, 9, 1, 7], slot: 0, known_len: 45 }, first: 0 },
+        Sequence { state: SequenceState { blocks: vec![2, 8, 0, 5], slot: 0, known_len: 23 }, first: 45 },
+    ]
+}
+
+#[test]
+fn paged_attention_over_ragged_steps_is_its_decomposition() {
+    let mut r = Random(62);
+    let steps: [&[(usize, usize, usize)]; 4] =
+        [&[(0, 0, 20)], &[(0, 20, 1), (1, 0, 22)], &[(1, 22, 1), (0, 21, 24)], &[]];
+    for d in [DType::F32, DType::BF16, DType::F64] {
+        for s in
+            [Shape { heads: 6, kv: 2, width: 16, value: 32 }, Shape { heads: 3, kv: 3, width: 12, value: 12 }]
+        {
+            for (i, spec) in paged_specs().iter().enumerate() {
+                let graph = paged_graph(d, &s, spec);
+                let mut weights = Weights::default();
+                weights.add("sinks", r.weight(d, &[s.heads]));
+                let q = r.tensor(d, &[68, s.heads, s.width]);
+                let k = r.tensor(d, &[68, s.kv, s.width]);
+                let v = r.tensor(d, &[68, s.kv, s.value]);
+                let tensors = [("q", &q), ("k", &k), ("v", &v)];
+                let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
+                let mut reference = ReferenceEngine.compile(&graph, &weights, &dims).unwrap();
+                let fed: Vec<_> = steps.iter().map(|c| feeds(&sequences(), c, 16, &tensors)).collect();
+                let expected: Vec<_> = fed.iter().map(|f| step(&mut *reference, f, &["y"])).collect();
+                for engine in engines() {
+                    let mut program = engine.compile(&graph, &weights, &dims).unwrap();
+                    for (n, (f, e)) in fed.iter().zip(&expected).enumerate() {
+                        let found = step(&mut *program, f, &["y"]);
+                        let what = format!("{d}, spec {i}, step {n}, {}", engine.caps().device);
+                        assert_close(&found[0], &e[0], &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The results of sequence 0, computed in chunks with or without company.
+fn chunked(engine: &CpuEngine, chunk: usize, company: bool) -> Vec<u8> {
+    let mut r = Random(63);
+    let s = Shape { heads: 6, kv: 2, width: 16, value: 16 };
+    let spec = PagedSpec { scale: 0.25, window: Some(37), softcap: None, sinks: false, value_dim: None };
+    let graph = paged_graph(DType::F32, &s, &spec);
+    let [q, k, v] = [s.heads, s.kv, s.kv].map(|h| r.tensor(DType::F32, &[68, h, 16]));
+    let tensors = [("q", &q), ("k", &k), ("v", &v)];
+    let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
+    let mut program = engine.compile(&graph, &Weights::default(), &dims).unwrap();
+    let mut out = vec![];
+    for start in (0..45).step_by(chunk) {
+        let count = chunk.min(45 - start);
+        let mut chunks = vec![];
+        if company && start < 23 {
+            chunks.push((1, start, count.min(23 - start)));
+        }
+        chunks.push((0, start, count));
+        let y = step(&mut *program, &feeds(&sequences(), &chunks, 16, &tensors), &["y"]).remove(0);
+        let bytes = count * 6 * 16 * 4;
+        out.extend_from_slice(&y.bytes()[y.bytes().len() - bytes..]);
+    }
+    out
+}
+
+#[test]
+fn a_token_does_not_depend_on_chunks_or_company() {
+    for engine in engines() {
+        let whole = chunked(&engine, 45, false);
+        for chunk in [1, 5, 16, 45] {
+            for company in [false, true] {
+                let device = engine.caps().device;
+                assert!(
+                    chunked(&engine, chunk, company) == whole,
+                    "chunks of {chunk}, company {company}, {device}"
+                );
+            }
+        }
+    }
+}
