@@ -32,7 +32,8 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let c = Common::read(net, config)?;
     let own: Config = read(config)?;
     let eps = own.layer_norm_eps.unwrap_or(1e-5);
-    let rope = Rope::read(config, None, RopeContext::of(&c))?.interleaved();
+    let rope =
+        Rope::read(config, None, RopeContext { theta: 500000.0, ..RopeContext::of(&c) })?.interleaved();
     let mlp = c.mlp()?;
 
     let model = net.at("model");

@@ -79,12 +79,14 @@ impl Config {
 
     /// GGUF says what departs from plain sums of the chosen, `config.json` what departs from V3.
     fn route(&self, net: &Net<'_>) -> RouteSpec {
-        let groups = RouteGroups { count: self.n_group.unwrap_or(1), keep: self.topk_group.unwrap_or(1) };
+        let (count, keep, scale) = if net.is_gguf() { (1, 1, 1.0) } else { (8, 4, 2.5) };
+        let groups =
+            RouteGroups { count: self.n_group.unwrap_or(count), keep: self.topk_group.unwrap_or(keep) };
         RouteSpec {
             top_k: self.num_experts_per_tok,
             score: RouteScore::Sigmoid,
             renormalize: self.norm_topk_prob.unwrap_or(!net.is_gguf()),
-            scale: self.routed_scaling_factor.unwrap_or(if net.is_gguf() { 1.0 } else { 2.5 }),
+            scale: self.routed_scaling_factor.unwrap_or(scale),
             groups: Some(groups).filter(|g| g.count != 1),
             correction: true,
         }

@@ -49,6 +49,8 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let mut c = Common::read(net, &config)?;
     if !net.is_gguf() {
         c.head_dim = c.head_dim.or(Some(64));
+        c.num_key_value_heads = c.num_key_value_heads.or(Some(8));
+        c.sliding_window = c.sliding_window.or(Some(128));
     }
     let own: Config = read(&config)?;
     check_sizes(&[("num_local_experts", own.num_local_experts)])?;
