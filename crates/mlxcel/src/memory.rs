@@ -77,6 +77,8 @@ mod tests {
         let total = total_bytes().unwrap();
         assert!(close(total, physical_bytes().unwrap()));
         assert!(available_bytes().unwrap() <= total);
-        assert!(close(peak_bytes().unwrap(), usage_bytes().unwrap()));
+        // The usage counts what the process was before it became this program, too.
+        let ours = vec![1u8; 50 << 20].iter().map(|&b| u64::from(b)).sum::<u64>();
+        assert!((ours..=usage_bytes().unwrap()).contains(&peak_bytes().unwrap()));
     }
 }
