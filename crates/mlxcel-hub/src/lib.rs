@@ -35,5 +35,9 @@ pub use settings::Settings;
 /// An alias is fetched into the cache on first use, with progress on stderr. A name in [`ALIASES`] always means the
 /// alias; write `./name` for a folder that happens to be called the same.
 pub fn resolve(spec: &str) -> Result<PathBuf> {
+    // A path needs no cache, so none need be configured.
+    if Member::by_alias(spec).is_none() {
+        return hub::local(spec);
+    }
     Hub::new(Settings::from_env()?, Stderr::new()).resolve(spec)
 }

@@ -19,6 +19,8 @@ pub struct Rope {
     pub scale: f64,
     /// Neighbours are paired instead of halves.
     pub interleaved: bool,
+    /// Tokens the rotation was made for: more than the configuration's maximum where scaling stretches it.
+    pub reach: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -138,7 +140,13 @@ impl Rope {
         }
         let plain = plain_freqs(dim, base);
         let interleaved = config.get("rope_interleaved").and_then(Value::as_bool).unwrap_or(false);
-        let rope = |freqs, scale| Ok(Rope { freqs, scale, interleaved });
+        let limit = cx.max_position_embeddings;
+        let reach = match s.rope_type.as_deref() {
+            Some("linear" | "dynamic") => stretched(limit, s.factor),
+            Some("yarn") => stretched(original(&s, &cx), s.factor).max(limit),
+            _ => limit,
+        };
+        let rope = |freqs, scale| Ok(Rope { freqs, scale, interleaved, reach });
         let factor = || positive("factor", s.factor);
         match s.rope_type.as_deref().unwrap_or("default") {
             "default" => rope(Freqs::Fixed(plain), 1.0),
@@ -147,12 +155,7 @@ impl Rope {
                 rope(Freqs::Fixed(plain.iter().map(|f| f / factor).collect()), 1.0)
             }
             "dynamic" => {
-                let freqs = Freqs::Dynamic {
-                    dim,
-                    base: base as f32,
-                    factor: factor()? as f32,
-                    limit: cx.max_position_embeddings,
-                };
+                let freqs = Freqs::Dynamic { dim, base: base as f32, factor: factor()? as f32, limit };
                 rope(freqs, 1.0)
             }
             "llama3" => rope(Freqs::Fixed(llama3(&plain, &s, &cx)?), 1.0),
@@ -212,6 +215,11 @@ impl Rope {
             }
         }
     }
+}
+
+/// A length times the scaling's factor, which is never trusted with more than any machine holds.
+fn stretched(length: usize, factor: Option<f64>) -> usize {
+    (length as f64 * factor.unwrap_or(1.0)).clamp(1.0, (1u64 << 30) as f64) as usize
 }
 
 fn plain_freqs(dim: usize, base: f64) -> Vec<f32> {

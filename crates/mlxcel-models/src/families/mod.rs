@@ -80,7 +80,8 @@ impl Built {
     /// The usual facts of a decoder with these rotations.
     pub fn new(c: &Common, ropes: &[&Rope]) -> Self {
         let recompute_past = ropes.iter().find_map(|r| r.switches_at());
-        let (vocab_size, max_context) = (c.vocab_size, c.context());
+        let max_context = ropes.iter().map(|r| r.reach).min().unwrap_or(c.context());
+        let vocab_size = c.vocab_size;
         Built { kind: ModelKind::Generate, vocab_size, max_context, recompute_past }
     }
 }
