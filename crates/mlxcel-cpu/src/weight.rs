@@ -5,6 +5,8 @@ use mlxcel_engine::EngineError;
 use mlxcel_engine::weights::{RowDecoder, WeightTensor};
 use mlxcel_ir::DType;
 
+use crate::kernels::linear::decode;
+use crate::simd::Simd;
 use crate::stored::Stored;
 use crate::view::View;
 
@@ -60,11 +62,7 @@ impl Matrix {
         let mut first = 0;
         for t in self.segments.iter().filter(|t| t.elements() > 0) {
             let parts: Vec<&[u8]> = t.parts.iter().map(|p| &**p).collect();
-            rows.segments.push(Segment {
-                first,
-                decoder: RowDecoder::new(t.dtype, cols, &parts),
-                plain: parts[0],
-            });
+            rows.segments.push(Segment::new(first, t.dtype, cols, &parts));
             first += t.elements() / cols;
         }
         rows
@@ -74,8 +72,31 @@ impl Matrix {
 struct Segment<'a> {
     first: usize,
     decoder: RowDecoder<'a>,
-    /// The first array: the elements themselves, for plain types.
-    plain: &'a [u8],
+    /// The arrays; the first holds the elements themselves, for plain types.
+    parts: [&'a [u8]; 3],
+    /// Bytes of a row in each array.
+    row_bytes: [usize; 3],
+}
+
+impl<'a> Segment<'a> {
+    fn new(first: usize, dtype: DType, cols: usize, parts: &[&'a [u8]]) -> Self {
+        let decoder = RowDecoder::new(dtype, cols, parts);
+        let part = |i: usize| parts.get(i).copied().unwrap_or_default();
+        let bytes = |i: usize| part(i).len() / decoder.rows().max(1);
+        Segment {
+            first,
+            decoder,
+            parts: [part(0), part(1), part(2)],
+            row_bytes: [bytes(0), bytes(1), bytes(2)],
+        }
+    }
+
+    /// The arrays of a row, counted from the first of the segment.
+    #[inline(always)]
+    fn row(&self, row: usize) -> [&'a [u8]; 3] {
+        let cut = |i: usize| &self.parts[i][row * self.row_bytes[i]..(row + 1) * self.row_bytes[i]];
+        [cut(0), cut(1), cut(2)]
+    }
 }
 
 /// Rows of numbers in any stored format.
@@ -93,24 +114,25 @@ impl<'a> Rows<'a> {
         let segments = if cols == 0 || bytes.is_empty() {
             vec![]
         } else {
-            vec![Segment { first: 0, decoder: RowDecoder::new(view.dtype, cols, &[bytes]), plain: bytes }]
+            vec![Segment::new(0, view.dtype, cols, &[bytes])]
         };
         Rows { dtype: view.dtype, cols, segments }
     }
 
     /// Elements from `start` on of a row as `f32`.
     #[inline(always)]
-    pub(crate) fn decode(&self, row: usize, start: usize, out: &mut [f32]) {
+    pub(crate) fn decode<S: Simd>(&self, row: usize, start: usize, out: &mut [f32]) {
         let s = self.segment(row);
-        s.decoder.decode(row - s.first, start, out);
+        if !decode::<S>(self.dtype, s.row(row - s.first), start, out) {
+            decode_slowly(s, row - s.first, start, out);
+        }
     }
 
     /// The bytes of a row of a plain type.
     #[inline(always)]
     pub(crate) fn plain(&self, row: usize) -> &'a [u8] {
         let s = self.segment(row);
-        let bytes = self.cols * self.dtype.size().expect("only plain rows are read as they are");
-        &s.plain[(row - s.first) * bytes..(row - s.first + 1) * bytes]
+        s.row(row - s.first)[0]
     }
 
     #[inline(always)]
@@ -118,4 +140,10 @@ impl<'a> Rows<'a> {
         let at = self.segments.partition_point(|s| s.first <= row);
         &self.segments[at - 1]
     }
+}
+
+/// Formats without a fast way: compiled once, for the baseline.
+#[inline(never)]
+fn decode_slowly(s: &Segment<'_>, row: usize, start: usize, out: &mut [f32]) {
+    s.decoder.decode(row, start, out);
 }

@@ -143,7 +143,7 @@ impl Kernel for Decode<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        self.rows.decode(self.row, 0, self.line);
+        self.rows.decode::<S>(self.row, 0, self.line);
     }
 }
 

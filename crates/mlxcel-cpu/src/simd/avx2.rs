@@ -40,6 +40,51 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_u8(p: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable bytes.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_i8(p: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable bytes.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_bf16(p: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable halves.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_f16(p: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable halves.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+
+    #[inline(always)]
+    fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
+        let mut out = [0; 16];
+        // SAFETY: only reached through dispatch, which checked the features; all arrays have sixteen bytes.
+        unsafe {
+            let low = _mm_and_si128(_mm_loadu_si128(codes.as_ptr().cast()), _mm_set1_epi8(15));
+            let found = _mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), low);
+            _mm_storeu_si128(out.as_mut_ptr().cast(), found);
+        }
+        out
+    }
+
+    #[inline(always)]
     fn mul(a: __m256, b: __m256) -> __m256 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm256_mul_ps(a, b) }
@@ -53,7 +98,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn sums(v: [__m256; 4]) -> [f32; 4] {
-        let [a, b, c, d] = v.map(quarter);
+        let [a, b, c, d] = [quarter(v[0]), quarter(v[1]), quarter(v[2]), quarter(v[3])];
         let mut out = [0.0; 4];
         // SAFETY: only reached through dispatch, which checked the features; `out` has four places.
         unsafe {

@@ -43,6 +43,51 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_u8(p: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_i8(p: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_bf16(p: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable halves.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_f16(p: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable halves.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
+        let mut out = [0; 16];
+        // SAFETY: only reached through dispatch, which checked the features; all arrays have sixteen bytes.
+        unsafe {
+            let low = _mm_and_si128(_mm_loadu_si128(codes.as_ptr().cast()), _mm_set1_epi8(15));
+            let found = _mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), low);
+            _mm_storeu_si128(out.as_mut_ptr().cast(), found);
+        }
+        out
+    }
+
+    #[inline(always)]
     fn mul(a: __m512, b: __m512) -> __m512 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm512_mul_ps(a, b) }
@@ -56,7 +101,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sums(v: [__m512; 4]) -> [f32; 4] {
-        let [a, b, c, d] = v.map(quarter);
+        let [a, b, c, d] = [quarter(v[0]), quarter(v[1]), quarter(v[2]), quarter(v[3])];
         let mut out = [0.0; 4];
         // SAFETY: only reached through dispatch, which checked the features; `out` has four places.
         unsafe {

@@ -124,9 +124,24 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `LANES` numbers must be writable at `p`; it need not be aligned.
     unsafe fn store(p: *mut f32, v: Self::F);
+    fn add(a: Self::F, b: Self::F) -> Self::F;
     fn mul(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, fused where the level can.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// # Safety
+    /// `LANES` bytes must be readable at `p`.
+    unsafe fn from_u8(p: *const u8) -> Self::F;
+    /// # Safety
+    /// `LANES` bytes must be readable at `p`.
+    unsafe fn from_i8(p: *const u8) -> Self::F;
+    /// # Safety
+    /// `LANES` halves, aligned or not, must be readable at `p`.
+    unsafe fn from_bf16(p: *const u8) -> Self::F;
+    /// # Safety
+    /// `LANES` halves, aligned or not, must be readable at `p`.
+    unsafe fn from_f16(p: *const u8) -> Self::F;
+    /// The entry of `table` that the low four bits of each code name.
+    fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16];
     /// The sums of four vectors, each in one fixed order.
     fn sums(v: [Self::F; 4]) -> [f32; 4];
 }

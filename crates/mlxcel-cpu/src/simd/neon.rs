@@ -3,10 +3,18 @@
 
 use std::arch::aarch64::*;
 
+use mlxcel_engine::weights::quant::{bf16_to_f32, f16_to_f32};
+
 use super::{Simd, SimdLevel};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neon;
+
+#[inline(always)]
+fn vector(v: [f32; 4]) -> float32x4_t {
+    // SAFETY: the array has four numbers.
+    unsafe { vld1q_f32(v.as_ptr()) }
+}
 
 impl Simd for Neon {
     type F = float32x4_t;
@@ -30,6 +38,45 @@ impl Simd for Neon {
     unsafe fn store(p: *mut f32, v: float32x4_t) {
         // SAFETY: the caller promises four writable numbers.
         unsafe { vst1q_f32(p, v) }
+    }
+
+    #[inline(always)]
+    fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: NEON is part of the architecture.
+        unsafe { vaddq_f32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn from_u8(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller promises four readable bytes.
+        let bytes: [u8; 4] = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
+        vector(bytes.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn from_i8(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller promises four readable bytes.
+        let bytes: [i8; 4] = unsafe { p.cast::<[i8; 4]>().read_unaligned() };
+        vector(bytes.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn from_bf16(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller promises four readable halves.
+        let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        vector(halves.map(bf16_to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn from_f16(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller promises four readable halves.
+        let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        vector(halves.map(f16_to_f32))
+    }
+
+    #[inline(always)]
+    fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
+        codes.map(|c| table[(c & 15) as usize])
     }
 
     #[inline(always)]

@@ -1,6 +1,8 @@
 //! Four lanes as a plain array, which compilers turn into whatever the architecture has.
 #![allow(unsafe_code)]
 
+use mlxcel_engine::weights::quant::{bf16_to_f32, f16_to_f32};
+
 use super::{Simd, SimdLevel};
 
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,44 @@ impl Simd for Portable {
     unsafe fn store(p: *mut f32, v: [f32; 4]) {
         // SAFETY: the caller promises four writable numbers.
         unsafe { *p.cast() = v }
+    }
+
+    #[inline(always)]
+    fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        zip(a, b, |x, y| x + y)
+    }
+
+    #[inline(always)]
+    unsafe fn from_u8(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller promises four readable bytes.
+        let bytes: [u8; 4] = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
+        bytes.map(f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn from_i8(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller promises four readable bytes.
+        let bytes: [i8; 4] = unsafe { p.cast::<[i8; 4]>().read_unaligned() };
+        bytes.map(f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn from_bf16(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller promises four readable halves.
+        let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        halves.map(bf16_to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn from_f16(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller promises four readable halves.
+        let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        halves.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
+        codes.map(|c| table[(c & 15) as usize])
     }
 
     #[inline(always)]

@@ -181,7 +181,10 @@ impl<C: Context> Attend<'_, C> {
                 continue;
             }
             let fade = math::exp(r.top - top);
-            let p = s.map(|x| math::exp(x - top));
+            let mut p = s;
+            for x in &mut p {
+                *x = math::exp(*x - top);
+            }
             *r = Running { top, sum: r.sum * fade + total(p) };
             let out = &mut self.out[line * w.value_padded()..(line + 1) * w.value_padded()];
             // SAFETY: the result and every row of values have `value_padded` numbers.

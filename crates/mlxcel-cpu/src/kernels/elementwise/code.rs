@@ -71,7 +71,7 @@ impl Code {
 
     /// The operands and then the constants.
     pub(crate) fn operands<'a>(&'a self, given: &[View<'a>]) -> impl Iterator<Item = View<'a>> {
-        given.to_vec().into_iter().chain(self.constants.iter().map(|c| c.view()))
+        given.iter().copied().chain(self.constants.iter().map(|c| c.view()))
     }
 
     /// A rough measure of the work per element.

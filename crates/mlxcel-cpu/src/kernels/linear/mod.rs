@@ -12,6 +12,7 @@
 //!
 //! Checked against products of the decoded weights in `f64`.
 
+mod decode;
 mod panel;
 mod tile;
 
@@ -22,9 +23,10 @@ use crate::context::{Context, Operand};
 use crate::lanes::{Lane, indices};
 use crate::view::{Out, Shared};
 use crate::weight::Rows;
+pub(crate) use decode::decode;
 pub(crate) use panel::Panel;
-use tile::Product;
 pub(crate) use tile::k_step;
+use tile::{Product, WORK};
 
 /// Rows that a thread works on at a time.
 const ROWS: usize = 16;
@@ -101,7 +103,7 @@ pub(crate) fn each_tile(ctx: &Context, job: &Job<'_>, emit: &(impl Fn(usize, usi
     let per_task = shared.max(TASK_MIN.div_ceil(work)).next_multiple_of(ROWS);
     ctx.threads.each(job.n.div_ceil(per_task), |task| {
         let range = task * per_task..((task + 1) * per_task).min(job.n);
-        ctx.level.dispatch(Product { job, range, emit });
+        WORK.with_borrow_mut(|work| ctx.level.dispatch(Product { job, range, emit, work }));
     });
 }
 

@@ -23,13 +23,14 @@ const K_MAX: usize = 4 * K_BLOCK;
 
 /// Decoded rows and partial sums of one thread.
 #[repr(align(64))]
-struct Work {
+pub(super) struct Work {
     tile: [f32; ROWS * K_BLOCK],
     sums: [f32; TOKENS * ROWS * LANES_MAX],
 }
 
 thread_local! {
-    static WORK: RefCell<Box<Work>> =
+    /// Borrowed before a product is dispatched: a closure inside would be compiled without the level's instructions.
+    pub(super) static WORK: RefCell<Box<Work>> =
         RefCell::new(Box::new(Work { tile: [0.0; ROWS * K_BLOCK], sums: [0.0; TOKENS * ROWS * LANES_MAX] }));
 }
 
@@ -49,6 +50,7 @@ pub(super) struct Product<'a, E> {
     pub(super) job: &'a Job<'a>,
     pub(super) range: Range<usize>,
     pub(super) emit: &'a E,
+    pub(super) work: &'a mut Work,
 }
 
 impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
@@ -56,19 +58,14 @@ impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        WORK.with_borrow_mut(|work| self.rows::<S>(work));
-    }
-}
-
-impl<E: Fn(usize, usize, f32)> Product<'_, E> {
-    #[inline(always)]
-    fn rows<S: Simd>(&self, work: &mut Work) {
         let steps = Steps::of(self.job);
-        for start in self.range.clone().step_by(steps.rows) {
-            let rows = start..(start + steps.rows).min(self.range.end);
-            for first in (0..self.job.panel.tokens).step_by(TOKENS) {
-                let tokens = first..(first + TOKENS).min(self.job.panel.tokens);
-                self.block::<S>(work, &steps, rows.clone(), tokens);
+        let Product { job, range, emit, work } = self;
+        let rows = RowBlocks { job, emit };
+        for start in range.clone().step_by(steps.rows) {
+            let range = start..(start + steps.rows).min(range.end);
+            for first in (0..job.panel.tokens).step_by(TOKENS) {
+                let tokens = first..(first + TOKENS).min(job.panel.tokens);
+                rows.block::<S>(work, &steps, range.clone(), tokens);
             }
         }
     }
@@ -90,7 +87,12 @@ impl Steps {
     }
 }
 
-impl<E: Fn(usize, usize, f32)> Product<'_, E> {
+struct RowBlocks<'a, E> {
+    job: &'a Job<'a>,
+    emit: &'a E,
+}
+
+impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
     /// All of `k` for a few rows and a panel of tokens.
     #[inline(always)]
     fn block<S: Simd>(&self, work: &mut Work, steps: &Steps, rows: Range<usize>, tokens: Range<usize>) {
@@ -167,8 +169,8 @@ impl<E: Fn(usize, usize, f32)> Product<'_, E> {
                 // SAFETY: the sums of this panel were all stored by tiles.
                 let vectors = std::array::from_fn(|r| unsafe { S::load(sums.add(place + r * S::LANES)) });
                 let totals = S::sums(vectors);
-                for r in 0..R.min(rows.len() - group) {
-                    (self.emit)(tokens.start + t, rows.start + group + r, totals[r]);
+                for (r, &total) in totals.iter().enumerate().take(rows.len() - group) {
+                    (self.emit)(tokens.start + t, rows.start + group + r, total);
                 }
             }
         }
@@ -192,7 +194,7 @@ impl Kernel for Decode<'_> {
     fn run<S: Simd>(self) {
         for (row, to) in self.range.zip(self.tile.chunks_exact_mut(self.stride)) {
             let (numbers, rest) = to.split_at_mut(self.k.len());
-            self.rows.decode(row, self.k.start, numbers);
+            self.rows.decode::<S>(row, self.k.start, numbers);
             let whole = padded(self.k.len()) - self.k.len();
             rest[..whole].fill(0.0);
         }
