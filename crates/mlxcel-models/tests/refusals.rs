@@ -143,3 +143,30 @@ fn a_family_nobody_knows_is_refused_with_those_that_are() {
     c.as_object_mut().unwrap().remove("model_type");
     assert!(matches!(refusal("llama", &c), ModelError::NoModelType));
 }
+
+#[test]
+fn end_tokens_come_from_the_generation_config_and_a_broken_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["model.safetensors", "config.json"] {
+        std::fs::copy(fixture("llama").join(name), folder.path().join(name)).unwrap();
+    }
+    let beside = folder.path().join("generation_config.json");
+    let ends = || load(&Checkpoint::open(folder.path()).unwrap(), DType::F32).map(|m| m.eos_token_ids);
+    std::fs::write(&beside, r#"{"eos_token_id": [2, 7]}"#).unwrap();
+    assert_eq!(ends().unwrap(), [2, 7].into());
+    std::fs::write(&beside, r#"{"eos_token_id": [2, "#).unwrap();
+    let refused = ends().unwrap_err().to_string();
+    assert!(refused.contains("generation_config.json"), "{refused}");
+}
+
+#[test]
+fn a_gguf_file_takes_no_end_tokens_from_a_neighbouring_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/gguf/llama.gguf");
+    std::fs::copy(stored, &file).unwrap();
+    let ends = || load(&Checkpoint::open(&file).unwrap(), DType::F32).unwrap().eos_token_ids;
+    let alone = ends();
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": 99}"#).unwrap();
+    assert_eq!(ends(), alone);
+}
