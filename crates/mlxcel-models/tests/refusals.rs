@@ -83,6 +83,7 @@ fn settings_that_are_not_understood_are_refused_by_name() {
         ("gpt2", "add_cross_attention", json!(true)),
         ("gpt_oss", "num_local_experts", json!(0)),
         ("granite", "logits_scaling", json!(0.0)),
+        ("olmo", "clip_qkv", json!(-1.0)),
         ("mamba", "time_step_rank", json!("sometimes")),
         ("mamba", "num_hidden_layers", json!(1_000_000_000)),
         ("smollm3", "no_rope_layers", json!([1])),
