@@ -185,6 +185,21 @@ OLMO2 = Family(
     init={"post_feedforward": norm(2.5)},
 )
 
+OLMO = Family(
+    name="olmo",
+    config={
+        **BASE,
+        "vocab_size": 311,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "attention_bias": True,
+        "clip_qkv": 1.5,
+        "rope_parameters": theta(20000.0),
+        "tie_word_embeddings": False,
+    },
+)
+
 GRANITE = Family(
     name="granite",
     config={
@@ -323,6 +338,7 @@ FAMILIES = (
     GEMMA3,
     PHI3,
     OLMO2,
+    OLMO,
     GRANITE,
     SMOLLM3,
     STARCODER2,

@@ -34,6 +34,7 @@ macro_rules! engine {
                     mamba,
                     mistral,
                     mixtral,
+                    olmo,
                     olmo2,
                     phi3,
                     qwen2,

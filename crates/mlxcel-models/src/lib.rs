@@ -54,7 +54,8 @@ pub fn load(checkpoint: &Checkpoint, dtype: DType) -> Result<Model, ModelError> 
         doubled || family.ignore.iter().any(|pattern| published.contains(pattern))
     })?;
     let graph = builder.finish()?;
-    Ok(Model { family: family.name, graph, built, eos_token_ids: eos_token_ids(checkpoint, &config) })
+    let eos_token_ids = eos_token_ids(checkpoint, &config)?;
+    Ok(Model { family: family.name, graph, built, eos_token_ids })
 }
 
 fn by_model_type(config: &Value) -> Result<&'static Family, ModelError> {
@@ -70,20 +71,19 @@ fn by_model_type(config: &Value) -> Result<&'static Family, ModelError> {
 }
 
 /// From the configuration, `generation_config.json` beside it, and GGUF metadata.
-fn eos_token_ids(checkpoint: &Checkpoint, config: &Value) -> BTreeSet<u32> {
+fn eos_token_ids(checkpoint: &Checkpoint, config: &Value) -> Result<BTreeSet<u32>, ModelError> {
     let mut ids = BTreeSet::new();
     let mut add = |v: Option<&Value>| {
         let list = v.map(|v| v.as_array().cloned().unwrap_or_else(|| vec![v.clone()])).unwrap_or_default();
         ids.extend(list.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
     };
     add(config.get("eos_token_id"));
-    let generation = std::fs::read(checkpoint.folder().join("generation_config.json")).ok();
-    let generation: Option<Value> = generation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let generation = net::json_beside(checkpoint, "generation_config.json")?;
     add(generation.as_ref().and_then(|g| g.get("eos_token_id")));
     if let Some(metadata) = checkpoint.metadata() {
         for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"] {
             ids.extend(metadata.u32(key).ok());
         }
     }
-    ids
+    Ok(ids)
 }

@@ -105,13 +105,7 @@ impl<'g> Net<'g> {
 
     /// A small JSON file in the checkpoint's folder, if there is one.
     pub fn json_beside(&self, name: &str) -> Result<Option<Value>, ModelError> {
-        let bad = |e: &dyn std::fmt::Display| ModelError::field(name, e.to_string());
-        let file = match std::fs::File::open(self.params.checkpoint.folder().join(name)) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(bad(&e)),
-        };
-        serde_json::from_reader(BufReader::new(file.take(SMALL_FILE_MAX))).map(Some).map_err(|e| bad(&e))
+        json_beside(self.params.checkpoint, name)
     }
 
     /// Number of tensors, a bound on the layers a configuration may claim.
@@ -189,8 +183,7 @@ impl<'g> Net<'g> {
     /// `name.weight [out, in]`, and `name.bias [out]` if it has one.
     pub fn linear(&self, name: &str, x: Tensor<'g>, out: usize, bias: Bias) -> Tensor<'g> {
         let here = self.at(name);
-        let features = x.dim(x.rank().saturating_sub(1)).as_fixed().unwrap_or(0);
-        let weight = here.tensor("weight", &[out, features]);
+        let weight = here.tensor("weight", &[out, width(x)]);
         let bias = (bias == Bias::Yes).then(|| here.tensor("bias", &[out]));
         self.b.scope(&here.path, || x.linear(weight, bias))
     }
@@ -231,6 +224,21 @@ impl<'g> Net<'g> {
     }
 }
 
-fn width(x: Tensor<'_>) -> usize {
+/// The size of the last axis; zero once the builder has recorded an error.
+pub(crate) fn width(x: Tensor<'_>) -> usize {
     x.dim(x.rank().saturating_sub(1)).as_fixed().unwrap_or(0)
+}
+
+/// A small JSON file of a checkpoint that is a folder. What lies beside a GGUF file may be another model's.
+pub(crate) fn json_beside(checkpoint: &Checkpoint, name: &str) -> Result<Option<Value>, ModelError> {
+    if checkpoint.metadata().is_some() {
+        return Ok(None);
+    }
+    let bad = |e: &dyn std::fmt::Display| ModelError::field(name, e.to_string());
+    let file = match std::fs::File::open(checkpoint.folder().join(name)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(bad(&e)),
+    };
+    serde_json::from_reader(BufReader::new(file.take(SMALL_FILE_MAX))).map(Some).map_err(|e| bad(&e))
 }

@@ -1,4 +1,5 @@
 //! What a checkpoint must not do: every case names the field or tensor that is at fault, and nothing panics.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,7 @@ fn settings_that_are_not_understood_are_refused_by_name() {
         ("gpt2", "add_cross_attention", json!(true)),
         ("gpt_oss", "num_local_experts", json!(0)),
         ("granite", "logits_scaling", json!(0.0)),
+        ("olmo", "clip_qkv", json!(-1.0)),
         ("mamba", "time_step_rank", json!("sometimes")),
         ("mamba", "num_hidden_layers", json!(1_000_000_000)),
         ("smollm3", "no_rope_layers", json!([1])),
@@ -142,4 +144,31 @@ fn a_family_nobody_knows_is_refused_with_those_that_are() {
     assert!(message.contains("'llamaverse'") && message.contains("qwen3"), "{message}");
     c.as_object_mut().unwrap().remove("model_type");
     assert!(matches!(refusal("llama", &c), ModelError::NoModelType));
+}
+
+#[test]
+fn end_tokens_come_from_the_generation_config_and_a_broken_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["model.safetensors", "config.json"] {
+        std::fs::copy(fixture("llama").join(name), folder.path().join(name)).unwrap();
+    }
+    let beside = folder.path().join("generation_config.json");
+    let ends = || load(&Checkpoint::open(folder.path()).unwrap(), DType::F32).map(|m| m.eos_token_ids);
+    std::fs::write(&beside, r#"{"eos_token_id": [2, 7]}"#).unwrap();
+    assert_eq!(ends().unwrap(), [2, 7].into());
+    std::fs::write(&beside, r#"{"eos_token_id": [2, "#).unwrap();
+    let refused = ends().unwrap_err().to_string();
+    assert!(refused.contains("generation_config.json"), "{refused}");
+}
+
+#[test]
+fn a_gguf_file_takes_no_end_tokens_from_a_neighbouring_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/gguf/llama.gguf");
+    std::fs::copy(stored, &file).unwrap();
+    let ends = || load(&Checkpoint::open(&file).unwrap(), DType::F32).unwrap().eos_token_ids;
+    let alone = ends();
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": 99}"#).unwrap();
+    assert_eq!(ends(), alone);
 }

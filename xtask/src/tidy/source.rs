@@ -11,7 +11,7 @@ pub(crate) struct Source {
     pub(crate) code: String,
     /// The text with everything but comments blanked.
     pub(crate) comments: String,
-    /// Where `#[cfg(test)]` items are, as byte ranges.
+    /// Where `#[cfg(test)]` and `#[cfg(all(test, …))]` items are, as byte ranges.
     tests: Vec<Range<usize>>,
 }
 
@@ -94,8 +94,13 @@ fn matching_brace(code: &str, open: usize) -> Option<usize> {
 }
 
 fn test_items(code: &str) -> Vec<Range<usize>> {
-    let starts = code.match_indices("#[cfg(test)]").map(|(at, attribute)| (at, at + attribute.len()));
-    starts.filter_map(|(at, after)| block_end(code, after).map(|(end, _)| at..end + 1)).collect()
+    // A test of one system only is `#[cfg(all(test, …))]`, whose parentheses `block_end` skips.
+    let plain = code.match_indices("#[cfg(test)]").map(|(at, attribute)| (at, at + attribute.len()));
+    let limited = code.match_indices("#[cfg(all(test,").map(|(at, _)| (at, at + 1));
+    plain
+        .chain(limited)
+        .filter_map(|(at, after)| block_end(code, after).map(|(end, _)| at..end + 1))
+        .collect()
 }
 
 /// Cuts the text into stretches of one kind each, given by their ends.
@@ -240,6 +245,14 @@ mod tests {
                 && !source.is_test(at("c"))
         );
         assert_eq!(source.line(at("c")), 8);
+    }
+
+    #[test]
+    fn tests_of_one_system_are_tests() {
+        let text = "fn a() {}\n#[cfg(all(test, unix))]\nmod tests {\n fn b() {}\n}\n#[cfg(all(unix, x))]\nfn c() {}\n";
+        let source = Source::new(text);
+        let is_test = |word: &str| source.is_test(source.words(word).next().unwrap());
+        assert_eq!(["a", "b", "c"].map(is_test), [false, true, false]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use mlxcel_ir::{PagedSpec, Tensor};
 
-use crate::net::{Bias, Net};
+use crate::net::{Bias, Net, width};
 use crate::rope::Rope;
 
 /// A norm on each head of queries (`q_norm`) and keys (`k_norm`), with its epsilon.
@@ -77,13 +77,12 @@ impl<'a> Attention<'a> {
 
 /// `q_proj`, `k_proj`, `v_proj`, attention, `o_proj`.
 pub fn attention<'g>(net: &Net<'g>, a: &Attention<'_>, x: Tensor<'g>) -> Tensor<'g> {
-    let width = x.dim(1).as_fixed().unwrap_or(0);
     let q = net.linear("q_proj", x, a.heads * a.head_dim, a.qkv_bias);
     let k = net.linear("k_proj", x, a.kv_heads * a.head_dim, a.qkv_bias);
     let v = net.linear("v_proj", x, a.kv_heads * a.head_dim, a.qkv_bias);
     let [q, k, v] = split_heads(a, [q, k, v]);
     let out = attend(net, a, [q, k, v]);
-    net.linear("o_proj", out, width, a.out_bias)
+    net.linear("o_proj", out, width(x), a.out_bias)
 }
 
 /// `[tokens, heads * head_dim]` to `[tokens, heads, head_dim]`.

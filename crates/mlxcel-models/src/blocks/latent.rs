@@ -4,7 +4,7 @@
 
 use mlxcel_ir::{PagedSpec, Tensor};
 
-use crate::net::{Bias, Net};
+use crate::net::{Bias, Net, width};
 use crate::rope::Rope;
 
 /// The norms of latent vectors have an epsilon of their own, which no configuration changes.
@@ -46,7 +46,7 @@ pub fn latent_attention<'g>(net: &Net<'g>, a: &Latent<'_>, x: Tensor<'g>) -> Ten
         PagedSpec { scale: a.scale, window: None, softcap: None, sinks: false, value_dim: Some(a.kv_rank) };
     let out = net.b.paged_attention((q, k, None), net.inputs.paged(), None, a.layer, spec);
     let out = out.dot_general(to_value, &[(1, 0)], &[(2, 2)]).transpose(&[1, 0, 2]).merge_last();
-    net.linear("o_proj", out, x.dim(1).as_fixed().unwrap_or(0), a.bias)
+    net.linear("o_proj", out, width(x), a.bias)
 }
 
 fn queries<'g>(net: &Net<'g>, a: &Latent<'_>, x: Tensor<'g>) -> Tensor<'g> {

@@ -2,7 +2,7 @@
 
 use mlxcel_ir::{Activation, Tensor};
 
-use crate::net::{Bias, Net};
+use crate::net::{Bias, Net, width};
 
 /// Width, activation and biases of a feed-forward layer.
 #[derive(Clone, Copy, Debug)]
@@ -16,12 +16,11 @@ pub struct Mlp {
 pub fn gated_mlp<'g>(net: &Net<'g>, x: Tensor<'g>, m: Mlp) -> Tensor<'g> {
     let gate = net.linear("gate_proj", x, m.width, m.bias);
     let up = net.linear("up_proj", x, m.width, m.bias);
-    let out = x.dim(1).as_fixed().unwrap_or(0);
-    net.linear("down_proj", gate.activation(m.activation) * up, out, m.bias)
+    net.linear("down_proj", gate.activation(m.activation) * up, width(x), m.bias)
 }
 
 /// `second(act(first x))`.
 pub fn mlp<'g>(net: &Net<'g>, x: Tensor<'g>, [first, second]: [&str; 2], m: Mlp) -> Tensor<'g> {
     let hidden = net.linear(first, x, m.width, m.bias).activation(m.activation);
-    net.linear(second, hidden, x.dim(1).as_fixed().unwrap_or(0), m.bias)
+    net.linear(second, hidden, width(x), m.bias)
 }

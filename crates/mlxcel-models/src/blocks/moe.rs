@@ -3,7 +3,7 @@
 
 use mlxcel_ir::{Activation, ReduceOp, RouteSpec, Tensor};
 
-use crate::net::Net;
+use crate::net::{Net, width};
 
 /// The shape of a layer of experts.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub fn moe<'g>(
     (shape, names): (Moe, ExpertNames<'_>),
 ) -> Tensor<'g> {
     let [weights, ids] = logits.moe_route(route, correction);
-    let hidden = x.dim(1).as_fixed().unwrap_or(0);
+    let hidden = width(x);
     let (first, down) = expert_weights(net, shape, hidden, names);
     let y = expert_mlp(x, ids, first, down, shape);
     (y * weights.cast(y.dtype()).unsqueeze(2)).reduce(ReduceOp::Sum, &[1])

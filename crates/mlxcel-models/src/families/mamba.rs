@@ -9,7 +9,7 @@ use super::{Built, Family, Gguf, ModelKind};
 use crate::blocks::{Head, logits, recurrent, wanted};
 use crate::config::{activation, check_layers, check_only, check_sizes, read};
 use crate::error::ModelError;
-use crate::net::{Bias, Net};
+use crate::net::{Bias, Net, width};
 
 pub(super) const FAMILY: Family = Family {
     name: "mamba",
@@ -120,7 +120,7 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
 }
 
 fn mix<'g>(net: &Net<'g>, m: &Mixer, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
-    let hidden = x.dim(1).as_fixed().unwrap_or(0);
+    let hidden = width(x);
     let [x, gate] = net.linear("in_proj", x, 2 * m.inner, m.bias).cut_last([m.inner; 2]);
     let conv = net.at("conv1d");
     // MLX and GGUF order the axes of length one differently.

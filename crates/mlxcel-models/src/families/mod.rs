@@ -13,6 +13,7 @@ mod llama;
 mod mamba;
 mod mistral;
 mod mixtral;
+mod olmo;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -101,6 +102,7 @@ pub const FAMILIES: &[Family] = &[
     mamba::FAMILY,
     mistral::FAMILY,
     mixtral::FAMILY,
+    olmo::FAMILY,
     olmo2::FAMILY,
     phi3::FAMILY,
     qwen2::FAMILY,
