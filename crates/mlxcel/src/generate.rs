@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use mlxcel_engine::Engine;
+use anyhow::{Result, anyhow, ensure};
 use mlxcel_engine::sampling::SamplingParams;
+use mlxcel_engine::{Engine, EngineError};
 use mlxcel_ir::DType;
 
 use crate::answer::Answer;
@@ -67,7 +67,10 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
         end_ids.clear();
     }
     let capacity = room(options, &loaded, prompt.len())?;
-    let session = loaded.compile(&*engine, capacity)?;
+    let session = loaded.compile(&*engine, capacity).map_err(|error| match error.downcast_ref() {
+        Some(EngineError::OutOfMemory { .. }) => anyhow!("{error}; give a smaller -n or a smaller model"),
+        _ => error,
+    })?;
     let sampling = sampling(&options.sampling);
     Ok(Prepared { engine, session, prompt, end_ids, answer, sampling, load_time: started.elapsed() })
 }

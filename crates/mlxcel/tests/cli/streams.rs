@@ -36,6 +36,16 @@ fn one_line_on_stderr_tells_how_it_went() {
 }
 
 #[test]
+fn threads_are_as_many_as_asked_for() {
+    let llama = fixture_argument("golden/llama/f32");
+    for threads in ["1", "3"] {
+        let flags = ["generate", "-m", &llama, "--prompt-tokens", "1", "-n", "1", "--threads", threads];
+        let device = crate::support::run_json(&flags)["device"].to_string();
+        assert!(device.contains(&format!("{threads} thread")), "{device}");
+    }
+}
+
+#[test]
 fn no_new_tokens_print_nothing() {
     let model = ModelCopy::with_chat();
     let done = run(&["generate", "-m", model.argument(), "-p", "Hi", "-n", "0"]);
@@ -135,11 +145,13 @@ fn an_interrupt_ends_the_answer_after_a_token_and_sums_up() {
 #[cfg(unix)]
 #[test]
 fn a_second_interrupt_ends_a_process_that_is_stuck() {
-    let (_reader, writer) = std::io::pipe().expect("a pipe");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let mut filler = writer.try_clone().expect("a pipe can be shared");
+    let mut child = endless().stdout(writer).spawn().expect("runs");
+    reader.read_exact(&mut [0; 4]).expect("tokens come");
     // Fills the pipe until it blocks, so that the process cannot write either and never comes to its next token.
     std::thread::spawn(move || while filler.write_all(&[b'x'; 4096]).is_ok() {});
-    let mut child = endless().stdout(writer).spawn().expect("runs");
+    std::thread::sleep(std::time::Duration::from_millis(200));
     for _ in 0..200 {
         interrupt(&child);
         std::thread::sleep(std::time::Duration::from_millis(50));
