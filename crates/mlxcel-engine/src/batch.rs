@@ -46,7 +46,9 @@ impl Batch {
         Batch { block_size, ..Self::default() }
     }
 
-    /// Adds tokens of one sequence, the first of them at position `start`. The sequence must have blocks for all.
+    /// Adds tokens of one sequence, the first of them at position `start`. The sequence has blocks for all of them, or
+    /// no blocks at all if the model keeps no cache. Panics otherwise, and without a token: a key that went nowhere
+    /// would be missed by every later step.
     pub fn push(
         &mut self,
         sequence: &SequenceState,
@@ -55,6 +57,9 @@ impl Batch {
         logits: Logits,
         sampling: &SamplingParams,
     ) {
+        let capacity = sequence.blocks.len() * self.block_size;
+        assert!(!tokens.is_empty(), "a sequence joins a step with at least one token");
+        assert!(capacity == 0 || start + tokens.len() <= capacity, "{} tokens, {capacity} slots", start + tokens.len());
         let index = self.block_tables.len() as i32;
         let first_row = self.tokens.len();
         for (i, &token) in tokens.iter().enumerate() {
@@ -134,6 +139,13 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "6 tokens, 4 slots")]
+    fn tokens_beyond_the_blocks_of_their_sequence_are_refused() {
+        let state = SequenceState { blocks: vec![1], slot: 0, known_len: 6 };
+        Batch::new(4).push(&state, &[1, 2, 3], 3, Logits::Last, &SamplingParams::default());
+    }
 
     #[test]
     fn a_ragged_batch_lays_sequences_end_to_end() {

@@ -12,8 +12,6 @@ use crate::error::ModelError;
 use crate::net::{Bias, Net};
 
 pub(super) const FAMILY: Family = Family {
-    name: "bert",
-    aliases: &[],
     names: &[
         ("bert.", ""),
         ("*.LayerNorm.gamma", "*.LayerNorm.weight"),
@@ -38,7 +36,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("bert", build)
 };
 
 #[derive(Deserialize)]

@@ -12,12 +12,8 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "cohere",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "command-r", names: &[], interleaved: true }),
-    build,
+    ..Family::new("cohere", build)
 };
 
 #[derive(Deserialize)]

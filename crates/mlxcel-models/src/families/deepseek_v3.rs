@@ -13,10 +13,6 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext, mscale_all_dim, yarn_mscale};
 
 pub(super) const FAMILY: Family = Family {
-    name: "deepseek_v3",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf {
         architecture: "deepseek2",
         names: &[
@@ -32,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: true,
     }),
-    build,
+    ..Family::new("deepseek_v3", build)
 };
 
 #[derive(Deserialize)]

@@ -18,12 +18,8 @@ pub(super) const NORMS: &[Rule] = &[
 ];
 
 pub(super) const FAMILY: Family = Family {
-    name: "gemma2",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "gemma2", names: NORMS, interleaved: false }),
-    build,
+    ..Family::new("gemma2", build)
 };
 
 #[derive(Deserialize)]

@@ -13,12 +13,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gemma3_text",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "gemma3", names: NORMS, interleaved: false }),
-    build,
+    ..Family::new("gemma3_text", build)
 };
 
 #[derive(Deserialize)]

@@ -10,8 +10,6 @@ use crate::error::ModelError;
 use crate::net::{Bias, Net};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gpt2",
-    aliases: &[],
     names: &[
         ("model", "transformer"),
         ("wte", "transformer.wte"),
@@ -36,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("gpt2", build)
 };
 
 const SPELLINGS: &[(&str, &str)] = &[

@@ -12,8 +12,6 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gpt_neox",
-    aliases: &[],
     names: &[
         ("model.h.", "gpt_neox.layers."),
         ("model.embed_out", "embed_out"),
@@ -36,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("gpt_neox", build)
 };
 
 const SPELLINGS: &[(&str, &str)] =

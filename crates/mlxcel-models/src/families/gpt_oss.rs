@@ -13,10 +13,6 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gpt_oss",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf {
         architecture: "gpt-oss",
         names: &[
@@ -27,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("gpt_oss", build)
 };
 
 #[derive(Deserialize)]

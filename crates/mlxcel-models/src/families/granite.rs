@@ -12,12 +12,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "granite",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "granite", names: &[], interleaved: true }),
-    build,
+    ..Family::new("granite", build)
 };
 
 #[derive(Deserialize)]

@@ -10,12 +10,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "llama",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "llama", names: &[], interleaved: true }),
-    build,
+    ..Family::new("llama", build)
 };
 
 fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {

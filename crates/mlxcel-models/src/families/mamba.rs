@@ -12,8 +12,6 @@ use crate::error::ModelError;
 use crate::net::{Bias, Net, width};
 
 pub(super) const FAMILY: Family = Family {
-    name: "mamba",
-    aliases: &[],
     names: &[("backbone.embedding", "backbone.embeddings")],
     ignore: &[],
     gguf: Some(Gguf {
@@ -32,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("mamba", build)
 };
 
 /// Nothing in the model counts positions; this bounds what a caller may ask for.

@@ -10,8 +10,7 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 /// GGUF files of Mistral call themselves llama.
-pub(super) const FAMILY: Family =
-    Family { name: "mistral", aliases: &[], names: &[], ignore: &["rotary_emb.inv_freq"], gguf: None, build };
+pub(super) const FAMILY: Family = Family::new("mistral", build);
 
 fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let mut c = Common::read(net, config)?;

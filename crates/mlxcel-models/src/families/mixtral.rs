@@ -12,12 +12,9 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "mixtral",
-    aliases: &[],
     names: &[("model.layers.{}.block_sparse_moe", "model.layers.{}.mlp")],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "llama", names: &[], interleaved: true }),
-    build,
+    ..Family::new("mixtral", build)
 };
 
 #[derive(Deserialize)]

@@ -44,7 +44,17 @@ pub struct Family {
     pub ignore: &'static [&'static str],
     /// How GGUF files of this family differ; `None` where the family has no GGUF architecture.
     pub gguf: Option<Gguf>,
-    pub build: for<'g> fn(&Net<'g>, &Value) -> Result<Built, ModelError>,
+    pub build: Build,
+}
+
+/// Writes a family's graph.
+pub type Build = for<'g> fn(&Net<'g>, &Value) -> Result<Built, ModelError>;
+
+impl Family {
+    /// A family with published names only, whose other fields can be set by update syntax.
+    const fn new(name: &'static str, build: Build) -> Self {
+        Family { name, aliases: &[], names: &[], ignore: &["rotary_emb.inv_freq"], gguf: None, build }
+    }
 }
 
 /// GGUF's view of a family.

@@ -12,8 +12,7 @@ use crate::error::ModelError;
 use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
-pub(super) const FAMILY: Family =
-    Family { name: "olmo", aliases: &[], names: &[], ignore: &["rotary_emb.inv_freq"], gguf: None, build };
+pub(super) const FAMILY: Family = Family::new("olmo", build);
 
 /// The published models have it fixed.
 const EPS: f64 = 1e-5;

@@ -11,12 +11,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "olmo2",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "olmo2", names: &[], interleaved: false }),
-    build,
+    ..Family::new("olmo2", build)
 };
 
 fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {

@@ -12,9 +12,6 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "phi3",
-    aliases: &[],
-    names: &[],
     // The factors of long rotations are read with the configuration.
     ignore: &["rotary_emb.inv_freq", "rope_factors_"],
     gguf: Some(Gguf {
@@ -22,7 +19,7 @@ pub(super) const FAMILY: Family = Family {
         names: &[("blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj")],
         interleaved: false,
     }),
-    build,
+    ..Family::new("phi3", build)
 };
 
 #[derive(Deserialize)]

@@ -11,12 +11,8 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "qwen2",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "qwen2", names: &[], interleaved: false }),
-    build,
+    ..Family::new("qwen2", build)
 };
 
 /// The window that Qwen puts on its upper layers, off unless asked for.

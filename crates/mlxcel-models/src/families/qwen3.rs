@@ -11,12 +11,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "qwen3",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "qwen3", names: &[], interleaved: false }),
-    build,
+    ..Family::new("qwen3", build)
 };
 
 fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {

@@ -12,12 +12,8 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "qwen3_moe",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "qwen3moe", names: &[], interleaved: false }),
-    build,
+    ..Family::new("qwen3_moe", build)
 };
 
 #[derive(Deserialize)]

@@ -11,12 +11,8 @@ use crate::net::Net;
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "smollm3",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "smollm3", names: &[], interleaved: true }),
-    build,
+    ..Family::new("smollm3", build)
 };
 
 #[derive(Deserialize)]

@@ -12,15 +12,12 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "stablelm",
-    aliases: &[],
     names: &[
         ("model.layers.{}.self_attn.q_layernorm", "model.layers.{}.self_attn.q_norm"),
         ("model.layers.{}.self_attn.k_layernorm", "model.layers.{}.self_attn.k_norm"),
     ],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf { architecture: "stablelm", names: &[], interleaved: false }),
-    build,
+    ..Family::new("stablelm", build)
 };
 
 #[derive(Deserialize)]

@@ -12,10 +12,6 @@ use crate::net::{Bias, Net};
 use crate::rope::{Rope, RopeContext};
 
 pub(super) const FAMILY: Family = Family {
-    name: "starcoder2",
-    aliases: &[],
-    names: &[],
-    ignore: &["rotary_emb.inv_freq"],
     gguf: Some(Gguf {
         architecture: "starcoder2",
         names: &[
@@ -24,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         interleaved: false,
     }),
-    build,
+    ..Family::new("starcoder2", build)
 };
 
 #[derive(Deserialize)]
