@@ -72,7 +72,9 @@ impl Engine for CpuEngine {
         dims: &Bindings,
     ) -> Result<Box<dyn Program>, EngineError> {
         // Residual norms are joined while they are still norms; what decompositions leave behind goes afterwards.
-        let graph = optimize(&decompose(&optimize(graph)?, &native)?)?;
+        // A region fused by someone else may have several results; it is taken apart and fused anew.
+        let apart = |op: &Op, x: &[Type]| *op != Op::Fused && native(op, x);
+        let graph = optimize(&decompose(&optimize(graph)?, &apart)?)?;
         let parts = fold_weights(&graph)?;
         let folded = folding::fold(&self.ctx, &parts.load, weights)?;
         let graph = fuse_elementwise(&parts.graph)?;

@@ -30,8 +30,8 @@ pub(crate) fn fold(ctx: &Context, load: &Graph, weights: &dyn WeightSource) -> R
     let plan = build(load, &leaves, &ends)?;
     let sources = Sources { arguments: &[], weights: &statics.matrices, states: &[] };
     let (bindings, mut arena) = (Bindings::new(), Arena::default());
-    let (results, _) = ctx.threads.enter(|| run(ctx, &plan, &bindings, sources, &mut arena))?;
-    for ((name, _), view) in computed.into_iter().zip(results) {
+    let done = ctx.threads.enter(|| run(ctx, &plan, &bindings, sources, &mut arena))?;
+    for ((name, _), view) in computed.into_iter().zip(done.results) {
         let dense = ctx.dense(&view)?;
         let parts = vec![Bytes::copied(&[dense.view.bytes()])];
         folded.insert(name.clone(), vec![WeightTensor::new(view.dtype, view.shape().to_vec(), parts)?]);

@@ -193,7 +193,7 @@ impl Lane for u64 {
 
 /// Integers of an operand: token ids, positions, slots.
 pub(crate) fn indices(view: &crate::view::View<'_>) -> Vec<i64> {
-    view.to_vec::<i64>()
+    view.numbers::<i64>()
 }
 
 #[cfg(test)]

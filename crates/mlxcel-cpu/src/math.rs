@@ -59,10 +59,10 @@ pub(crate) fn erf(x: f32) -> f32 {
     let p = p * t - 2.685_432_9e-2;
     let p = p * t + 0.112_835_97;
     let p = p * t - 0.376_126_27;
-    let small = x * (p * t + 1.128_379_2);
+    let small = x * (p * t + std::f32::consts::FRAC_2_SQRT_PI);
     // Beyond 4.2 the complement is below half a unit in the last place of 1.
     let c = if a > 4.2 { 4.2 } else { a };
-    let q = 1.525_575_1e-6;
+    let q = 1.525_575e-6;
     let q = q * c - 4.385_324_3e-5;
     let q = q * c + 5.782_396e-4;
     let q = q * c - 4.672_751_6e-3;

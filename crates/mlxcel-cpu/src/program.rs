@@ -136,9 +136,9 @@ impl CpuProgram {
         let plan = &self.plans[outputs];
         let sources = Sources { arguments: &arguments, weights: &self.weights, states: &states };
         let (ctx, arena) = (&*self.ctx, &mut self.arena);
-        let (results, updates) = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
-        let host = results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
-        let moved = updates.iter().filter(|(s, v)| v.bytes().as_ptr() != states[*s].bytes().as_ptr());
+        let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
+        let host = done.results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
+        let moved = done.updates.iter().filter(|(s, v)| v.bytes().as_ptr() != states[*s].bytes().as_ptr());
         // States that take the value of another are copied aside first, since that one may change too.
         let moved: Vec<(usize, HostTensor)> =
             moved.map(|(s, v)| Ok((*s, to_host(ctx, v)?))).collect::<Result<_, EngineError>>()?;

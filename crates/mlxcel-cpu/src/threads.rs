@@ -54,6 +54,14 @@ impl Threads {
             .install(|| data.par_chunks_mut(run).enumerate().with_max_len(1).for_each(|(i, c)| task(i, c)));
     }
 
+    /// Calls `task` with the number of each part and the part.
+    pub(crate) fn parts<P: Send>(&self, parts: Vec<P>, task: impl Fn(usize, P) + Sync + Send) {
+        if parts.len() <= 1 || self.count() == 1 {
+            return parts.into_iter().enumerate().for_each(|(i, p)| task(i, p));
+        }
+        self.pool.install(|| parts.into_par_iter().enumerate().with_max_len(1).for_each(|(i, p)| task(i, p)));
+    }
+
     /// How many lines of `line` elements a task takes, so that each has work worth a thread and all threads have
     /// some.
     pub(crate) fn lines_per_task(&self, lines: usize, line: usize) -> usize {

@@ -89,9 +89,9 @@ impl<'a> View<'a> {
             layout.elements() == 0 || offset + layout.span() <= self.layout.span(),
             "a view beyond its memory"
         );
+        let offset = if layout.elements() == 0 { 0 } else { offset };
         // SAFETY: the assertion keeps the new span in the old one.
-        let base =
-            if layout.elements() == 0 { self.base } else { unsafe { self.base.add(offset * self.size()) } };
+        let base = unsafe { self.base.add(offset * self.size()) };
         View { base, layout, ..*self }
     }
 
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
     }
 
     /// Elements of a row-major or strided view as numbers of a lane, in order.
-    pub(crate) fn to_vec<L: Lane>(&self) -> Vec<L> {
+    pub(crate) fn numbers<L: Lane>(&self) -> Vec<L> {
         let merged = self.layout.merged();
         let outer = merged.rank().saturating_sub(1);
         let (n, stride) = match merged.rank() {

@@ -5,7 +5,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_engine::weights::{RowDecoder, WeightTensor};
 use mlxcel_ir::DType;
 
-use crate::kernels::linear::decode;
+use crate::kernels::linear::{Store, decode, is_fast};
 use crate::simd::Simd;
 use crate::stored::Stored;
 use crate::view::View;
@@ -123,16 +123,19 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(crate) fn decode<S: Simd>(&self, row: usize, start: usize, out: &mut [f32]) {
         let s = self.segment(row);
-        if !decode::<S>(self.dtype, s.row(row - s.first), start, out) {
+        if is_fast(self.dtype) && out.len().is_multiple_of(S::LANES) {
+            let range = start..start + out.len();
+            decode::<S>(self.dtype, s.row(row - s.first), range, &mut Store(out));
+        } else {
             decode_slowly(s, row - s.first, start, out);
         }
     }
 
-    /// The bytes of a row of a plain type.
+    /// The arrays that a row is stored in; the first holds the elements themselves, for plain types.
     #[inline(always)]
-    pub(crate) fn plain(&self, row: usize) -> &'a [u8] {
+    pub(crate) fn parts(&self, row: usize) -> [&'a [u8]; 3] {
         let s = self.segment(row);
-        s.row(row - s.first)[0]
+        s.row(row - s.first)
     }
 
     #[inline(always)]

@@ -74,7 +74,7 @@ fn floats(ctx: &Context, sides: &Sides<'_>, out: &mut Out<'_>) -> Result<(), Eng
 
 fn plain<L: Lane>(ctx: &Context, sides: &Sides<'_>, out: &mut Out<'_>, step: impl Fn(L, L, L) -> L + Sync) {
     let [_, m, n, k] = sides.size;
-    let (a, b) = (sides.a.to_vec::<L>(), sides.b.to_vec::<L>());
+    let (a, b) = (sides.a.numbers::<L>(), sides.b.numbers::<L>());
     let (dtype, size) = (out.dtype, out.size());
     let per_task = ctx.threads.lines_per_task(out.elements() / n, n * k);
     ctx.threads.chunks(out.bytes(), per_task * n * size, |task, bytes| {

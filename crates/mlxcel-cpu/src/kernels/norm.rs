@@ -31,7 +31,7 @@ pub(crate) fn norm(
     out: &mut Out<'_>,
 ) {
     let n = out.shape.last().copied().unwrap_or(1);
-    let [weight, bias] = parameters.map(|p| p.map(|v| v.to_vec::<f32>()));
+    let [weight, bias] = parameters.map(|p| p.map(|v| v.numbers::<f32>()));
     let job = Lines { kind, weight: weight.as_deref(), bias: bias.as_deref() };
     each_line(ctx, x, n, out, &job);
 }
@@ -43,14 +43,14 @@ pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps:
     if sum.elements() == 0 {
         return;
     }
-    let weight = weight.to_vec::<f32>();
+    let weight = weight.numbers::<f32>();
     let (a, b) = (Source::new(x, n), Source::new(residual, n));
     let job = Lines { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
     let lines = sum.elements() / n;
     let per_task = ctx.threads.lines_per_task(lines, n);
-    let sums: Vec<_> = sum.bytes().chunks_mut(per_task * n * size).map(std::sync::Mutex::new).collect();
-    ctx.threads.chunks(normed.bytes(), per_task * n * size, |task, bytes| {
-        let mut sums = sums[task].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let run = per_task * n * size;
+    let parts = sum.bytes().chunks_mut(run).zip(normed.bytes().chunks_mut(run)).collect();
+    ctx.threads.parts(parts, |task, (sums, bytes): (&mut [u8], &mut [u8])| {
         let (mut line, mut other) = (vec![0.0; n], vec![0.0; n]);
         for (i, (out, sum)) in bytes.chunks_mut(n * size).zip(sums.chunks_mut(n * size)).enumerate() {
             a.load(task * per_task + i, &mut line);

@@ -123,7 +123,7 @@ fn argmax_lanes<L: Lane>(ctx: &Context, x: &View<'_>, axis: usize, out: &mut Out
 
 /// `(logits, temperature, top_k, top_p, min_p, seed, step)`: one token per row, as the host would draw it.
 pub(crate) fn sample(ctx: &Context, x: &[View<'_>], out: &mut Out<'_>) {
-    let [temperature, top_p, min_p] = [1, 3, 4].map(|i: usize| x[i].to_vec::<f32>());
+    let [temperature, top_p, min_p] = [1, 3, 4].map(|i: usize| x[i].numbers::<f32>());
     let [top_k, seed, step] = [2, 5, 6].map(|i: usize| indices(&x[i]));
     let (logits, strides) = (&x[0], x[0].layout.strides);
     ctx.threads.chunks(out.slice::<i32>(), 1, |row, to| {

@@ -42,7 +42,7 @@ pub(crate) fn selective_scan(ctx: &Context, x: &[View<'_>], outs: &mut [Out<'_>]
         return;
     }
     let slots = Slots::new(&x[7], &x[8], state.shape[0]);
-    let [input, dt, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(|i: usize| x[i].to_vec::<f32>());
+    let [input, dt, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(|i: usize| x[i].numbers::<f32>());
     let job = Scan { tokens, channels, n, slots: &slots, input: &input, dt: &dt, a: &a, b: &b, c: &c, d: &d };
     let (dtype, states, ys) =
         (state.dtype, Shared(state.bytes().as_mut_ptr()), Shared(y.bytes().as_mut_ptr()));
@@ -76,13 +76,24 @@ struct Memory {
 }
 
 impl Memory {
-    /// `n` elements of the state from `at` on.
+    /// Elements of the state from `at` on.
     #[allow(unsafe_code)]
     #[inline(always)]
-    fn state(&self, at: usize, n: usize) -> &mut [u8] {
+    fn load(&self, at: usize, out: &mut [f32]) {
         let size = self.dtype.size().expect("states are plain");
-        // SAFETY: callers ask for the rows of their own channel, one at a time, within the state.
-        unsafe { std::slice::from_raw_parts_mut(self.states.at(at * size), n * size) }
+        // SAFETY: callers ask for rows of their own channel, within the state.
+        let bytes = unsafe { std::slice::from_raw_parts(self.states.at(at * size), out.len() * size) };
+        f32::load(self.dtype, bytes, (0, 1), out);
+    }
+
+    #[allow(unsafe_code)]
+    #[inline(always)]
+    fn save(&self, at: usize, row: &[f32]) {
+        let size = self.dtype.size().expect("states are plain");
+        // SAFETY: as above.
+        f32::store(self.dtype, row, unsafe {
+            std::slice::from_raw_parts_mut(self.states.at(at * size), row.len() * size)
+        });
     }
 
     #[allow(unsafe_code)]
@@ -115,7 +126,7 @@ impl Kernel for Channel<'_> {
             if j.slots.start[t] {
                 h.fill(0.0);
             } else {
-                f32::load(self.memory.dtype, self.memory.state(at, j.n), (0, 1), &mut h);
+                self.memory.load(at, &mut h);
             }
             let (x, dt) = (j.input[t * j.channels + c], j.dt[t * j.channels + c]);
             let (b, out) = (&j.b[t * j.n..(t + 1) * j.n], &j.c[t * j.n..(t + 1) * j.n]);
@@ -123,7 +134,7 @@ impl Kernel for Channel<'_> {
                 h[i] = h[i] * math::exp(dt * a[i]) + dt * b[i] * x;
             }
             if j.slots.write[t] {
-                f32::store(self.memory.dtype, &h, self.memory.state(at, j.n));
+                self.memory.save(at, &h);
             }
             let y = h.iter().zip(out).map(|(h, c)| h * c).sum::<f32>();
             self.memory.put(t * j.channels + c, y + j.d[c] * x);
@@ -140,7 +151,7 @@ pub(crate) fn causal_conv(ctx: &Context, x: &[View<'_>], outs: &mut [Out<'_>]) {
         return;
     }
     let slots = Slots::new(&x[4], &x[5], state.shape[0]);
-    let [input, w, bias] = [0, 1, 2].map(|i: usize| x[i].to_vec::<f32>());
+    let [input, w, bias] = [0, 1, 2].map(|i: usize| x[i].numbers::<f32>());
     let dtype = state.dtype;
     let memory =
         Memory { dtype, states: Shared(state.bytes().as_mut_ptr()), ys: Shared(y.bytes().as_mut_ptr()) };
@@ -152,11 +163,11 @@ pub(crate) fn causal_conv(ctx: &Context, x: &[View<'_>], outs: &mut [Out<'_>]) {
                 if slots.start[t] {
                     window.fill(0.0);
                 } else {
-                    f32::load(dtype, memory.state(at, past), (0, 1), &mut window[..past]);
+                    memory.load(at, &mut window[..past]);
                 }
                 window[past] = input[t * channels + c];
                 if slots.write[t] {
-                    f32::store(dtype, &window[1..], memory.state(at, past));
+                    memory.save(at, &window[1..]);
                 }
                 let weights = &w[c * (past + 1)..(c + 1) * (past + 1)];
                 let sum = window.iter().zip(weights).map(|(x, w)| x * w).sum::<f32>();

@@ -24,7 +24,7 @@ pub(crate) fn rope(
     }
     let half = inv_freq.shape()[inv_freq.layout.rank() - 1];
     let per_token = inv_freq.layout.rank() > 1;
-    let frequencies = inv_freq.to_vec::<f32>();
+    let frequencies = inv_freq.numbers::<f32>();
     let positions = indices(positions);
     let (dtype, size) = (out.dtype, out.size());
     let strides = &x.layout.strides;

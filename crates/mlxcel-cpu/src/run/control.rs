@@ -45,8 +45,8 @@ impl<'a> Run<'a> {
     ) -> Result<T, EngineError> {
         let mut arena = region.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let sources = Sources { arguments, weights: &[], states: &[] };
-        let (results, _) = run(self.ctx, &region.plan, self.bindings, sources, &mut arena)?;
-        Ok(then(&results))
+        let done = run(self.ctx, &region.plan, self.bindings, sources, &mut arena)?;
+        Ok(then(&done.results))
     }
 
     fn repeat(

@@ -35,14 +35,22 @@ pub(crate) struct Run<'a> {
     arena: &'a mut Arena,
 }
 
-/// Runs all steps; gives the results that were asked for and the new values of states.
+/// What a plan computed, in memory that the next run of it reuses.
+pub(crate) struct Done<'a> {
+    /// The values that were asked for.
+    pub(crate) results: Vec<View<'a>>,
+    /// The new values of states, by number.
+    pub(crate) updates: Vec<(usize, View<'a>)>,
+}
+
+/// Runs all steps.
 pub(crate) fn run<'a>(
     ctx: &'a Context,
     plan: &'a Plan,
     bindings: &'a Bindings,
     sources: Sources<'a>,
     arena: &'a mut Arena,
-) -> Result<(Vec<View<'a>>, Vec<(usize, View<'a>)>), EngineError> {
+) -> Result<Done<'a>, EngineError> {
     let sizes = plan.dims.bind(bindings)?;
     let mut run = Run { ctx, plan, bindings, sizes, values: vec![None; plan.values], arena };
     for &(value, leaf) in &plan.leaves {
@@ -53,7 +61,7 @@ pub(crate) fn run<'a>(
     }
     let find = |v: usize| run.values[v].expect("every wanted value was computed").view;
     let results = plan.results.iter().map(|&v| find(v)).collect();
-    Ok((results, plan.updates.iter().map(|&(s, v)| (s, find(v))).collect()))
+    Ok(Done { results, updates: plan.updates.iter().map(|&(s, v)| (s, find(v))).collect() })
 }
 
 impl<'a> Run<'a> {

@@ -76,6 +76,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn half(bits: u16) -> f32 {
+        // SAFETY: only reached through dispatch, which checked the features.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits as i32))) }
+    }
+
+    #[inline(always)]
     fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
         let mut out = [0; 16];
         // SAFETY: only reached through dispatch, which checked the features; all arrays have sixteen bytes.

@@ -140,6 +140,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `LANES` halves, aligned or not, must be readable at `p`.
     unsafe fn from_f16(p: *const u8) -> Self::F;
+    /// One half-precision number.
+    fn half(bits: u16) -> f32;
     /// The entry of `table` that the low four bits of each code name.
     fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16];
     /// The sums of four vectors, each in one fixed order.

@@ -70,6 +70,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn half(bits: u16) -> f32 {
+        f16_to_f32(bits)
+    }
+
+    #[inline(always)]
     fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16] {
         codes.map(|c| table[(c & 15) as usize])
     }

@@ -260,3 +260,24 @@ fn every_way_of_routing_is_its_decomposition() {
         }
     }
 }
+
+#[test]
+fn decoded_rows_are_exactly_those_of_the_weights_crate() {
+    let mut r = Random(58);
+    let plain = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+    let mut weights: Vec<WeightTensor> = plain.into_iter().map(|d| r.weight(d, &[5, 300])).collect();
+    for format in formats() {
+        weights.push(packed(&mut r, format, 5, 768));
+    }
+    for w in weights {
+        let b = Builder::new();
+        let ids = b.input("ids", DType::I32, shape!["n"]);
+        b.output("y", b.weight("w", w.dtype, &w.shape).embedding(ids, DType::F32));
+        let case =
+            Case::new(b).weight("w", w.clone()).feed("ids", HostTensor::new(&[5], &[0i32, 1, 2, 3, 4]));
+        for engine in engines() {
+            let found = case.run(&engine)[0].to_vec::<f32>().unwrap();
+            assert_eq!(found, w.to_f32(), "{} on {}", w.dtype, engine.caps().device);
+        }
+    }
+}

@@ -23,7 +23,7 @@ fn layer<'g>(
 ) -> Tensor<'g> {
     let name = |n: &str| format!("layers.{index}.{n}");
     let w = |n: &str, shape: &[usize]| b.weight(&name(n), dtype, shape);
-    let pieces = ["q", "k", "v"].map(|n| name(n)).to_vec();
+    let pieces = ["q", "k", "v"].map(&name).to_vec();
     let qkv = b.weight_pieces(&name("qkv"), dtype, &[(HEADS + 2 * KV_HEADS) * HEAD, HIDDEN], pieces);
     let h = x.rms_norm(1e-5, Some(w("norm1", &[HIDDEN]))).linear(qkv, None);
     let [q, k, v] = h.cut_last([HEADS * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD]);

@@ -21,7 +21,7 @@ pub(crate) fn dense(machine: &Machine, spec: &AttentionSpec, x: &[View<'_>], out
     let kv_heads = x[1].shape()[2];
     let widths = Widths { group: heads / kv_heads, key: x[0].shape()[3], value };
     let job = Job { spec, q: x[0], k: x[1], v: x[2], mask, widths };
-    let sinks: Option<Vec<f32>> = rest.next().map(|s| s.to_vec());
+    let sinks: Option<Vec<f32>> = rest.next().map(|s| s.numbers());
     let blocks = queries.div_ceil(QUERIES);
     let (dtype, size) = (out.dtype, out.size());
     let to = Shared(out.bytes().as_mut_ptr());

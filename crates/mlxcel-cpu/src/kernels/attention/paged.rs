@@ -35,7 +35,7 @@ pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &
         pages: rest[3].shape()[1],
     };
     let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
-    let job = Job { spec, q, batch: &batch, caches: &caches, sinks: rest.get(4).map(|s| s.to_vec()) };
+    let job = Job { spec, q, batch: &batch, caches: &caches, sinks: rest.get(4).map(|s| s.numbers()) };
     job.run(machine, out);
 }
 

@@ -47,26 +47,21 @@ pub(crate) fn run(ctx: &Context, code: &Code, operands: &[View<'_>], out: &mut O
     let (dtype, size) = (out.dtype, out.size());
     let ends = |block: usize| (block / blocks_per_run) * run + (block % blocks_per_run * BLOCK).min(run);
     let job = Job { code, views: &views, layouts: &layouts, run, blocks_per_run };
-    let parts =
-        split(out.bytes(), blocks.div_ceil(per_task), |t| ends(((t + 1) * per_task).min(blocks)) * size);
-    ctx.threads.each(parts.len(), |t| {
-        let mut part = parts[t].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let end = |task: usize| ends(((task + 1) * per_task).min(blocks)) * size;
+    let parts = split(out.bytes(), blocks.div_ceil(per_task), end);
+    ctx.threads.parts(parts, |t, bytes| {
         let range = t * per_task..((t + 1) * per_task).min(blocks);
-        ctx.level.dispatch(Task { job: &job, blocks: range, dtype, bytes: &mut part });
+        ctx.level.dispatch(Task { job: &job, blocks: range, dtype, bytes });
     });
 }
 
 /// Cuts a slice into `count` parts that end where `end` says.
-fn split<'b>(
-    mut bytes: &'b mut [u8],
-    count: usize,
-    end: impl Fn(usize) -> usize,
-) -> Vec<std::sync::Mutex<&'b mut [u8]>> {
+fn split(mut bytes: &mut [u8], count: usize, end: impl Fn(usize) -> usize) -> Vec<&mut [u8]> {
     let mut start = 0;
     let mut parts = Vec::with_capacity(count);
     for t in 0..count {
         let (head, tail) = bytes.split_at_mut(end(t) - start);
-        parts.push(std::sync::Mutex::new(head));
+        parts.push(head);
         (bytes, start) = (tail, end(t));
     }
     parts

@@ -14,6 +14,7 @@
 
 mod decode;
 mod panel;
+mod stream;
 mod tile;
 
 use mlxcel_engine::EngineError;
@@ -23,7 +24,7 @@ use crate::context::{Context, Operand};
 use crate::lanes::{Lane, indices};
 use crate::view::{Out, Shared};
 use crate::weight::Rows;
-pub(crate) use decode::decode;
+pub(crate) use decode::{Store, decode, is_fast};
 pub(crate) use panel::Panel;
 pub(crate) use tile::k_step;
 use tile::{Product, WORK};
@@ -42,7 +43,7 @@ pub(crate) fn linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Res
         return Ok(());
     }
     let panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
-    let bias = x.get(2).map(|b| b.view.to_vec::<f32>());
+    let bias = x.get(2).map(|b| b.view.numbers::<f32>());
     let dense;
     let rows = match x[1].matrix {
         Some(matrix) => matrix.rows(),
@@ -124,7 +125,7 @@ pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>)
             (Rows::of_view(&dense.view), x[1].view.shape()[0])
         }
     };
-    let bias = x.get(3).map(|b| b.view.to_vec::<f32>());
+    let bias = x.get(3).map(|b| b.view.numbers::<f32>());
     let repeated = view.broadcast(&[tokens, chosen, width]);
     let (dtype, size) = (out.dtype, out.size());
     let to = Shared(out.bytes().as_mut_ptr());

@@ -6,7 +6,9 @@ use std::ops::Range;
 
 use mlxcel_ir::DType;
 
+use super::decode::is_fast;
 use super::panel::padded;
+use super::stream::{self, Stream};
 use super::{Job, ROWS};
 use crate::simd::{Kernel, LANES_MAX, Simd};
 use crate::weight::Rows;
@@ -15,10 +17,12 @@ use crate::weight::Rows;
 const R: usize = 4;
 /// Elements of a row that are decoded at a time, rounded to whole blocks of the format.
 const K_BLOCK: usize = 512;
+/// Tokens up to which the weights' way from memory counts more than their reuse.
+const STREAMED: usize = 8;
 /// Tokens whose sums are kept while the rows of a tile are walked.
 const TOKENS: usize = 96;
 
-/// Numbers of a tile row at most, for formats whose blocks are longer than [`K_BLOCK`].
+/// Numbers of a tile row at most: the tile then holds four rows.
 const K_MAX: usize = 4 * K_BLOCK;
 
 /// Decoded rows and partial sums of one thread.
@@ -58,6 +62,10 @@ impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
+        let Rows { dtype, cols, .. } = *self.job.rows;
+        if self.job.panel.tokens <= stream::TOKENS && is_fast(dtype) && cols > 0 {
+            return self.stream::<S>();
+        }
         let steps = Steps::of(self.job);
         let Product { job, range, emit, work } = self;
         let rows = RowBlocks { job, emit };
@@ -66,6 +74,22 @@ impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
             for first in (0..job.panel.tokens).step_by(TOKENS) {
                 let tokens = first..(first + TOKENS).min(job.panel.tokens);
                 rows.block::<S>(work, &steps, range.clone(), tokens);
+            }
+        }
+    }
+}
+
+impl<E: Fn(usize, usize, f32)> Product<'_, E> {
+    #[inline(always)]
+    fn stream<S: Simd>(&self) {
+        let Job { panel, rows, first, .. } = self.job;
+        for start in self.range.clone().step_by(stream::ROWS) {
+            let count = stream::ROWS.min(self.range.end - start);
+            let sums = S::LEVEL.dispatch(Stream { panel, rows, first: first + start, count });
+            for (t, line) in sums.iter().enumerate().take(panel.tokens) {
+                for (r, &sum) in line.iter().enumerate().take(count) {
+                    (self.emit)(t, start + r, sum);
+                }
             }
         }
     }
@@ -81,7 +105,9 @@ struct Steps {
 
 impl Steps {
     fn of(job: &Job<'_>) -> Self {
-        let k = k_step(job.rows.dtype).expect("formats with longer blocks are decomposed");
+        let unit = k_step(job.rows.dtype).expect("formats with longer blocks are decomposed");
+        // Few tokens leave the tile early, so long runs of few rows stream best; many tokens want many rows at hand.
+        let k = if job.panel.tokens <= STREAMED { K_MAX / unit * unit } else { unit };
         let rows = (ROWS * K_BLOCK / k).min(ROWS) / R * R;
         Steps { rows, k, direct: job.rows.dtype == DType::F32 && job.rows.cols == padded(job.rows.cols) }
     }
@@ -142,7 +168,7 @@ impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
         let from = self.job.first + rows.start..self.job.first + rows.end;
         if steps.direct {
             for (pointer, row) in pointers.iter_mut().zip(from) {
-                *pointer = self.job.rows.plain(row).as_ptr().cast::<f32>().wrapping_add(k.start);
+                *pointer = self.job.rows.parts(row)[0].as_ptr().cast::<f32>().wrapping_add(k.start);
             }
         } else {
             for (i, pointer) in pointers[..rows.len()].iter_mut().enumerate() {
