@@ -1,4 +1,5 @@
 //! Sentence embeddings against transformers, pooled and normalised as sentence-transformers does, on every engine.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 

@@ -142,7 +142,9 @@ impl Rope {
         let interleaved = config.get("rope_interleaved").and_then(Value::as_bool).unwrap_or(false);
         let limit = cx.max_position_embeddings;
         let reach = match s.rope_type.as_deref() {
-            Some("linear" | "dynamic") => stretched(limit, s.factor),
+            Some("linear") => stretched(limit, s.factor),
+            // Its base grows with the sequence, without end.
+            Some("dynamic") => 1 << 20,
             Some("yarn") => stretched(original(&s, &cx), s.factor).max(limit),
             _ => limit,
         };

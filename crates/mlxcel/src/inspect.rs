@@ -45,7 +45,9 @@ pub fn run(options: &Inspect) -> Result<ExitCode> {
     let text = if options.graph {
         loaded.model.graph.to_string()
     } else if options.plan {
-        let plan = plan::plan(&loaded.model.graph, &*engines::by_name(options.engine)?);
+        // What an engine is given: without dead code, with residuals fused into norms.
+        let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;
+        let plan = plan::plan(&graph, &*engines::by_name(options.engine)?);
         if options.json { serde_json::to_string(&plan)? } else { plan.to_text() }
     } else {
         let facts = Facts::new(&options.model, &loaded, dtype);

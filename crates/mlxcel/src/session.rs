@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, ensure};
 use mlxcel_engine::sampling::{self, SamplingParams};
 use mlxcel_engine::{Batch, Engine, Logits, Program, SequenceState};
 use mlxcel_ir::{Bindings, HostTensor, step};
-use mlxcel_models::Model;
+use mlxcel_models::{Model, ModelKind};
 use mlxcel_weights::Checkpoint;
 
 /// Tokens of a prompt that are computed in one step: enough to use the machine, few enough to be interrupted.
@@ -101,9 +101,8 @@ impl Loaded {
     /// Compiles the model for one sequence of up to `capacity` tokens.
     pub fn compile(&self, engine: &dyn Engine, capacity: usize) -> Result<Session> {
         let graph = &self.model.graph;
-        let makes_text = graph.outputs().iter().any(|(name, _)| name == step::LOGITS);
         ensure!(
-            makes_text,
+            self.model.built.kind == ModelKind::Generate,
             "{} models make embeddings and cannot generate; give -m a decoder",
             self.model.family
         );

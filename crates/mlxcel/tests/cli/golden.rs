@@ -33,10 +33,6 @@ fn greedy_tokens_of_every_decoder_equal_those_of_transformers() {
     for folder in folders {
         let model = folder.to_str().expect("the workspace's path is UTF-8");
         for case in cases(&read_json(&folder.join("golden.json"))) {
-            // A prompt longer than the stretched context of 64, where transformers goes on all the same.
-            if folder.ends_with("llama/rope-dynamic") && case["name"] == "long" {
-                continue;
-            }
             let prompt = comma_separated(&ids(&case["prompt"]));
             let got = run_json(&[&["generate", "-m", model], &FLAGS[..], &[&prompt]].concat());
             let what = format!("{model}, {}", case["name"]);

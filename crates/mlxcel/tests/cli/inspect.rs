@@ -50,6 +50,7 @@ fn the_graph_is_printed_in_a_form_that_parses() {
 fn the_plan_lists_every_op_with_the_engines_choice_and_adds_up() {
     let llama = fixture_argument("golden/llama/f32");
     let graph: Graph = run(&["inspect", &llama, "--graph"]).stdout.parse().expect("the text form parses");
+    let graph = mlxcel_ir::passes::optimize(&graph).expect("the graph is well formed");
     let ops = graph.nodes().iter().filter(|node| !node.op.is_leaf()).count();
     for (engine, linear) in [("cpu", "native"), ("reference", "decomposed")] {
         let plan = run_json(&["inspect", &llama, "--plan", "--engine", engine]);
