@@ -59,7 +59,11 @@ impl Batch {
     ) {
         let capacity = sequence.blocks.len() * self.block_size;
         assert!(!tokens.is_empty(), "a sequence joins a step with at least one token");
-        assert!(capacity == 0 || start + tokens.len() <= capacity, "{} tokens, {capacity} slots", start + tokens.len());
+        assert!(
+            capacity == 0 || start + tokens.len() <= capacity,
+            "{} tokens, {capacity} slots",
+            start + tokens.len()
+        );
         let index = self.block_tables.len() as i32;
         let first_row = self.tokens.len();
         for (i, &token) in tokens.iter().enumerate() {
