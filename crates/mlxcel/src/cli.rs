@@ -1,11 +1,12 @@
-//! The arguments, as data. What they mean is for the commands; which numbers are possible is decided here, so that a
-//! command never sees a NaN.
-
-use std::path::PathBuf;
+//! The commands by name, and the groups of arguments that several of them share. Each command declares its own
+//! arguments in its own file; which numbers are possible is decided by `values`, so that a command never sees a NaN.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::values::{parse_fraction, parse_penalty, parse_temperature, parse_token_ids};
+use crate::devices::Devices;
+use crate::generate::Generate;
+use crate::inspect::Inspect;
+use crate::values::{parse_fraction, parse_penalty, parse_temperature};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,33 +32,6 @@ pub enum Command {
     Inspect(Inspect),
     /// List engines and the devices they run on.
     Devices(Devices),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub struct Generate {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub prompt: PromptArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    /// New tokens at most; -1 goes on to the end of the answer or of the context.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
-    pub max_tokens: i64,
-    /// End the answer before this text; may be given several times.
-    #[arg(long, value_name = "TEXT")]
-    pub stop: Vec<String>,
-    /// Go on after tokens that end an answer.
-    #[arg(long)]
-    pub ignore_eos: bool,
-    /// Report the probability of each token and of the K likeliest in its place.
-    #[arg(long, value_name = "K", requires = "json")]
-    pub top_logprobs: Option<usize>,
-    /// Print one JSON object instead of the answer.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Which model runs, on what.
@@ -86,30 +60,6 @@ pub struct EngineArgs {
     pub threads: Option<u16>,
 }
 
-#[derive(Debug, Args)]
-#[group(skip)]
-pub struct PromptArgs {
-    /// The prompt.
-    #[arg(short, long, value_name = "TEXT")]
-    #[arg(required_unless_present_any = ["prompt_file", "prompt_tokens"])]
-    pub prompt: Option<String>,
-    /// Read the prompt from a file, - for standard input; one line break at its end is left out.
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
-    pub prompt_file: Option<PathBuf>,
-    /// The prompt as token ids, fed as they are: 1,2,3.
-    #[arg(long, value_name = "IDS", value_parser = parse_token_ids, conflicts_with_all = ["prompt", "prompt_file"])]
-    pub prompt_tokens: Option<TokenIds>,
-    /// A system message for the chat template.
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_tokens", "no_chat_template"])]
-    pub system: Option<String>,
-    /// Feed the prompt as it is, without the model's chat template.
-    #[arg(long)]
-    pub no_chat_template: bool,
-}
-
-/// Token ids in one argument. A name of its own keeps the parser from taking it for a repeated argument.
-pub type TokenIds = std::sync::Arc<[u32]>;
-
 /// The defaults are those of llama.cpp, which suit small models; with --temp 0 none of the filters matters.
 #[derive(Debug, Args)]
 pub struct SamplingArgs {
@@ -132,35 +82,6 @@ pub struct SamplingArgs {
     /// Above 1, makes tokens less likely that occurred before.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = parse_penalty)]
     pub repetition_penalty: f32,
-}
-
-#[derive(Debug, Args)]
-pub struct Inspect {
-    /// A model folder, a .gguf file, or an alias.
-    #[arg(value_name = "MODEL")]
-    pub model: String,
-    /// Print the graph in its text form.
-    #[arg(long, conflicts_with = "plan")]
-    pub graph: bool,
-    /// Print each op with the engine's choice, its bytes and flops for one token.
-    #[arg(long)]
-    pub plan: bool,
-    /// The type of activations and cache.
-    #[arg(long, value_enum, default_value_t)]
-    pub dtype: Precision,
-    /// The engine whose plan is shown.
-    #[arg(long, value_enum, default_value_t, requires = "plan")]
-    pub engine: EngineName,
-    /// Print one JSON object.
-    #[arg(long, conflicts_with = "graph")]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Devices {
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

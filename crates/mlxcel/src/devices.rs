@@ -4,13 +4,20 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use serde_json::json;
 
-use crate::cli::Devices;
 use crate::engines::{self, Listed};
 use crate::memory;
 use crate::report::in_words;
 use crate::table::{self, Align};
+
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(options: &Devices) -> Result<ExitCode> {
     let listed = engines::list()?;

@@ -9,15 +9,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
+use clap::Args;
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::{Engine, EngineError};
 use mlxcel_ir::DType;
 
 use crate::answer::Answer;
 use crate::capacity::{self, Needs};
-use crate::cli::{Generate, SamplingArgs};
+use crate::cli::{ModelArgs, SamplingArgs};
 use crate::interrupt::{self, Interrupt};
-use crate::prompt::{self, Prompt};
+use crate::prompt::{self, Prompt, PromptArgs};
 use crate::report::{self, Progress, Report, Timings};
 use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
 use crate::vocabulary::{self, Vocabulary};
@@ -25,6 +26,32 @@ use crate::{engines, inspect, memory, say};
 
 /// The cache may take this part of what is free; the rest is for activations and for others.
 const CACHE_SHARE: f64 = 0.8;
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// New tokens at most; -1 goes on to the end of the answer or of the context.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+    pub max_tokens: i64,
+    /// End the answer before this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on after tokens that end an answer.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Report the probability of each token and of the K likeliest in its place.
+    #[arg(long, value_name = "K", requires = "json")]
+    pub top_logprobs: Option<usize>,
+    /// Print one JSON object instead of the answer.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Everything that is known before the first step.
 struct Prepared {

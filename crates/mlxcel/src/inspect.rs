@@ -7,16 +7,39 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
+use clap::Args;
 use mlxcel_ir::{DType, Op};
 use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
-use crate::cli::Inspect;
+use crate::cli::{EngineName, Precision};
 use crate::report::in_words;
 use crate::session::Loaded;
 use crate::table::{self, Align};
 use crate::{engines, plan};
+
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// A model folder, a .gguf file, or an alias.
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Print the graph in its text form.
+    #[arg(long, conflicts_with = "plan")]
+    pub graph: bool,
+    /// Print each op with the engine's choice, its bytes and flops for one token.
+    #[arg(long)]
+    pub plan: bool,
+    /// The type of activations and cache.
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: Precision,
+    /// The engine whose plan is shown.
+    #[arg(long, value_enum, default_value_t, requires = "plan")]
+    pub engine: EngineName,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with = "graph")]
+    pub json: bool,
+}
 
 /// What a model is, in numbers.
 #[derive(Debug, Serialize)]

@@ -2,17 +2,40 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail, ensure};
+use clap::Args;
 use mlxcel_text::{ChatRequest, EncodeOptions, TemplateChoice};
 use serde_json::json;
 
-use crate::cli::PromptArgs;
+use crate::values::{TokenIds, parse_token_ids};
 use crate::vocabulary::Vocabulary;
 
 /// More text than any context holds.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Where the prompt comes from.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct PromptArgs {
+    /// The prompt.
+    #[arg(short, long, value_name = "TEXT")]
+    #[arg(required_unless_present_any = ["prompt_file", "prompt_tokens"])]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file, - for standard input; one line break at its end is left out.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompt_file: Option<PathBuf>,
+    /// The prompt as token ids, fed as they are: 1,2,3.
+    #[arg(long, value_name = "IDS", value_parser = parse_token_ids, conflicts_with_all = ["prompt", "prompt_file"])]
+    pub prompt_tokens: Option<TokenIds>,
+    /// A system message for the chat template.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_tokens", "no_chat_template"])]
+    pub system: Option<String>,
+    /// Feed the prompt as it is, without the model's chat template.
+    #[arg(long)]
+    pub no_chat_template: bool,
+}
 
 pub enum Prompt {
     Text(String),

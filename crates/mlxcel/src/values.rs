@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::cli::TokenIds;
+/// Token ids in one argument. A name of its own keeps the parser from taking it for a repeated argument.
+pub type TokenIds = std::sync::Arc<[u32]>;
 
 pub fn parse_temperature(text: &str) -> Result<f32, String> {
     number_within(text, 0.0..=100.0)
