@@ -3,13 +3,14 @@
 //! Algorithm: a line is widened to `f32` in scratch, statistics are taken over [`LANES`] partial sums in a fixed
 //! order, and the result is rounded once. Lines are cut over the threads; a line never depends on its neighbours.
 //! Checked against the decompositions, which compute in `f64`.
+#![allow(unsafe_code)]
 
 use crate::context::Context;
 use crate::lanes::Lane;
 use crate::layout::{Layout, Walk};
 use crate::math;
 use crate::simd::{Kernel, Simd};
-use crate::view::{Out, View};
+use crate::view::{Out, Shared, View};
 
 /// Partial sums of a line.
 const LANES: usize = 16;
@@ -48,13 +49,15 @@ pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps:
     let job = Lines { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
     let lines = sum.elements() / n;
     let per_task = ctx.threads.lines_per_task(lines, n);
-    let run = per_task * n * size;
-    let parts = sum.bytes().chunks_mut(run).zip(normed.bytes().chunks_mut(run)).collect();
-    ctx.threads.parts(parts, |task, (sums, bytes): (&mut [u8], &mut [u8])| {
+    let normed = Shared(normed.bytes().as_mut_ptr());
+    ctx.threads.chunks(sum.bytes(), per_task * n * size, |task, sums| {
         let (mut line, mut other) = (vec![0.0; n], vec![0.0; n]);
-        for (i, (out, sum)) in bytes.chunks_mut(n * size).zip(sums.chunks_mut(n * size)).enumerate() {
-            a.load(task * per_task + i, &mut line);
-            b.load(task * per_task + i, &mut other);
+        for (i, sum) in sums.chunks_mut(n * size).enumerate() {
+            let at = task * per_task + i;
+            // SAFETY: both results have the same lines, and each belongs to one task.
+            let out = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n * size), n * size) };
+            a.load(at, &mut line);
+            b.load(at, &mut other);
             line.iter_mut().zip(&other).for_each(|(l, o)| *l += o);
             f32::store(dtype, &line, sum);
             // The norm sees the sum as it was rounded.

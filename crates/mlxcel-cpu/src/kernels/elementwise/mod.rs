@@ -4,6 +4,7 @@
 //! class (`f32`, `f64` or `i64`, see [`crate::lanes`]). Each block is loaded through the operands' strides, computed
 //! op by op in loops that vectorise, rounded or wrapped to each op's own type, and stored. Blocks are cut over the
 //! threads. Checked against the interpreter of primitives, type by type.
+#![allow(unsafe_code)]
 
 mod block;
 mod code;
@@ -15,7 +16,7 @@ use mlxcel_ir::DType;
 use crate::context::Context;
 use crate::layout::{Layout, Walk, merge_all};
 use crate::simd::{Kernel, Simd};
-use crate::view::{Out, View};
+use crate::view::{Out, Shared, View};
 use block::Registers;
 
 /// Numbers in a register.
@@ -48,23 +49,14 @@ pub(crate) fn run(ctx: &Context, code: &Code, operands: &[View<'_>], out: &mut O
     let ends = |block: usize| (block / blocks_per_run) * run + (block % blocks_per_run * BLOCK).min(run);
     let job = Job { code, views: &views, layouts: &layouts, run, blocks_per_run };
     let end = |task: usize| ends(((task + 1) * per_task).min(blocks)) * size;
-    let parts = split(out.bytes(), blocks.div_ceil(per_task), end);
-    ctx.threads.parts(parts, |t, bytes| {
+    let base = Shared(out.bytes().as_mut_ptr());
+    ctx.threads.each(blocks.div_ceil(per_task), |t| {
         let range = t * per_task..((t + 1) * per_task).min(blocks);
+        let start = ends(range.start) * size;
+        // SAFETY: ranges of blocks are disjoint, and so are the bytes between their ends.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base.at(start), end(t) - start) };
         ctx.level.dispatch(Task { job: &job, blocks: range, dtype, bytes });
     });
-}
-
-/// Cuts a slice into `count` parts that end where `end` says.
-fn split(mut bytes: &mut [u8], count: usize, end: impl Fn(usize) -> usize) -> Vec<&mut [u8]> {
-    let mut start = 0;
-    let mut parts = Vec::with_capacity(count);
-    for t in 0..count {
-        let (head, tail) = bytes.split_at_mut(end(t) - start);
-        parts.push(head);
-        (bytes, start) = (tail, end(t));
-    }
-    parts
 }
 
 struct Job<'a> {
