@@ -1,5 +1,5 @@
 """Makes the golden fixtures: `golden.py FAMILY...` or `golden.py all`; `rope` stands for the rotary variants,
-`gguf-*` for the files under fixtures/gguf. Deterministic for the pinned versions."""
+`gguf-*` for the files under fixtures/gguf, `minilm` for real sentence embeddings. Deterministic for the pinned versions."""
 
 import sys
 import warnings
@@ -13,6 +13,7 @@ import gguf_bert
 import gguf_dequant
 import gguf_models
 import gguf_quant
+import minilm
 import moe
 import rope
 import variants
@@ -24,6 +25,7 @@ MAKERS["gguf-dequant"] = (gguf_dequant.make, "gguf-dequant")
 MAKERS["gguf-models"] = (gguf_models.make, "gguf-models")
 MAKERS["gguf-bert"] = (gguf_bert.make, "gguf-bert")
 MAKERS["gguf-quant"] = (gguf_quant.make, "gguf-quant")
+MAKERS["minilm"] = (minilm.make, "minilm")
 
 
 def main(names):

@@ -3,23 +3,37 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::completions::Completions;
 use crate::devices::Devices;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
+use crate::manual::Manual;
 use crate::values::{parse_fraction, parse_penalty, parse_temperature};
+use crate::{colour, environment, exit};
 
 const EXAMPLES: &str = "\
 Examples:
   mlxcel generate -p \"Explain what a compiler does, in two sentences.\"
-  mlxcel generate -m MODEL_FOLDER --prompt-file question.txt --temp 0 -n -1
-  mlxcel generate -m model.gguf --prompt-tokens 1,2,3 --temp 0 --json
-  mlxcel inspect smollm2 --plan
+  mlxcel generate -m ./Qwen3-0.6B --prompt-file question.txt
+  mlxcel inspect model.gguf
   mlxcel devices";
 
 /// Runs language models.
 #[derive(Debug, Parser)]
-#[command(name = "mlxcel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "mlxcel", version, disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, after_long_help = more_help())]
 pub struct Cli {
+    /// When there is colour.
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
+    #[arg(help = "When there is colour: auto, always or never", help_heading = "Everywhere")]
+    pub color: colour::When,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -32,10 +46,28 @@ pub enum Command {
     Inspect(Inspect),
     /// List engines and the devices they run on.
     Devices(Devices),
+    /// Print what a shell needs to complete commands and flags.
+    Completions(Completions),
+    /// Write this help as man pages or as markdown.
+    Manual(Manual),
+}
+
+/// What follows the long help: examples, exit codes, environment.
+fn more_help() -> String {
+    let codes = exit::CODES.iter().map(|c| format!("  {:<4} {}", c.code, c.meaning));
+    let width = environment::VARIABLES.iter().map(|v| v.name.len()).max().unwrap_or(0);
+    let variables = environment::VARIABLES.iter().map(|v| format!("  {:width$}  {}", v.name, v.meaning));
+    let lines = |lines: Vec<String>| lines.join("\n");
+    format!(
+        "{EXAMPLES}\n\nExit codes:\n{}\n\nEnvironment:\n{}",
+        lines(codes.collect()),
+        lines(variables.collect())
+    )
 }
 
 /// Which model runs, on what.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// A model folder, a .gguf file, or an alias; an alias is fetched on first use.
     #[arg(short, long, value_name = "MODEL", default_value = mlxcel_hub::DEFAULT_MODEL)]
@@ -48,6 +80,7 @@ pub struct ModelArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// What computes; `reference` is for checking the others on tiny models.
     #[arg(long, value_enum, default_value_t)]
@@ -62,6 +95,7 @@ pub struct EngineArgs {
 
 /// The defaults are those of llama.cpp, which suit small models; with --temp 0 none of the filters matters.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness: 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = parse_temperature)]

@@ -12,7 +12,13 @@ use crate::memory;
 use crate::report::in_words;
 use crate::table::{self, Align};
 
+const EXAMPLES: &str = "\
+Examples:
+  mlxcel devices
+  mlxcel devices --json";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Devices {
     /// Print one JSON object.
     #[arg(long)]

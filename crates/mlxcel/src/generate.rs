@@ -17,17 +17,24 @@ use mlxcel_ir::DType;
 use crate::answer::Answer;
 use crate::capacity::{self, Needs};
 use crate::cli::{ModelArgs, SamplingArgs};
-use crate::interrupt::{self, Interrupt};
+use crate::interrupt::Interrupt;
 use crate::prompt::{self, Prompt, PromptArgs};
 use crate::report::{self, Progress, Report, Timings};
 use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
 use crate::vocabulary::{self, Vocabulary};
-use crate::{engines, inspect, memory, say};
+use crate::{engines, exit, inspect, memory, say};
 
 /// The cache may take this part of what is free; the rest is for activations and for others.
 const CACHE_SHARE: f64 = 0.8;
 
+const EXAMPLES: &str = "\
+Examples:
+  mlxcel generate -p \"Explain what a compiler does, in two sentences.\"
+  mlxcel generate -m ./Qwen3-0.6B --prompt-file question.txt --temp 0 -n -1
+  mlxcel generate -m model.gguf --prompt-tokens 1,2,3 --temp 0 --json";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Generate {
     #[command(flatten)]
     pub model: ModelArgs,
@@ -36,20 +43,21 @@ pub struct Generate {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     /// New tokens at most; -1 goes on to the end of the answer or of the context.
+    #[arg(help_heading = "Answer")]
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     pub max_tokens: i64,
     /// End the answer before this text; may be given several times.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "Answer")]
     pub stop: Vec<String>,
     /// Go on after tokens that end an answer.
-    #[arg(long)]
+    #[arg(long, help_heading = "Answer")]
     pub ignore_eos: bool,
     /// Report the probability of each token and of the K likeliest in its place.
-    #[arg(long, value_name = "K", requires = "json")]
+    #[arg(long, value_name = "K", requires = "json", help_heading = "Output")]
     pub top_logprobs: Option<usize>,
     /// Print one JSON object instead of the answer.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -221,7 +229,7 @@ fn finish(
     }
     say(&summary);
     let is_interrupted = finish_reason == "interrupted";
-    Ok(if is_interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+    Ok(if is_interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 /// Text of the answer, at once; with `--json` nothing is shown before the end.

@@ -19,7 +19,15 @@ use crate::session::Loaded;
 use crate::table::{self, Align};
 use crate::{engines, plan};
 
+const EXAMPLES: &str = "\
+Examples:
+  mlxcel inspect smollm2
+  mlxcel inspect model.gguf --plan
+  mlxcel inspect ./Qwen3-0.6B --graph > qwen3.txt
+  mlxcel inspect ./Qwen3-0.6B --json";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Inspect {
     /// A model folder, a .gguf file, or an alias.
     #[arg(value_name = "MODEL")]

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Result, anyhow};
 
-/// 128 and the number of the signal, as shells report it.
-pub const EXIT_CODE: u8 = 130;
+use crate::exit;
 
 const AT_ONCE: u8 = 0;
 const POLITELY: u8 = 1;
@@ -23,7 +22,7 @@ impl Interrupt {
         let handler = move || {
             let polite = handled.compare_exchange(POLITELY, ASKED, Ordering::SeqCst, Ordering::SeqCst);
             if polite.is_err() {
-                std::process::exit(EXIT_CODE.into());
+                std::process::exit(exit::INTERRUPTED.into());
             }
         };
         ctrlc::set_handler(handler).map_err(|e| anyhow!("Ctrl-C cannot be handled: {e}"))?;

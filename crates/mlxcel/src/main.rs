@@ -4,11 +4,16 @@
 mod answer;
 mod capacity;
 mod cli;
+mod colour;
+mod completions;
 mod devices;
 mod engines;
+mod environment;
+mod exit;
 mod generate;
 mod inspect;
 mod interrupt;
+mod manual;
 mod memory;
 mod plan;
 mod prompt;
@@ -26,27 +31,33 @@ use clap::Parser as _;
 
 use cli::{Cli, Command};
 
+/// How the word `error` looks where there is colour: as the parser has it.
+const ERROR: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
+
 fn main() -> ExitCode {
     let started = Instant::now();
+    colour::choose(std::env::args_os().skip(1));
     mlxcel_weights::install_truncation_guard();
     let result = match Cli::parse().command {
         Command::Generate(options) => generate::run(&options, started),
         Command::Inspect(options) => inspect::run(&options),
         Command::Devices(options) => devices::run(&options),
+        Command::Completions(options) => completions::run(&options),
+        Command::Manual(options) => manual::run(&options),
     };
     result.unwrap_or_else(|error| {
         // Who closes our output has read enough.
         if is_closed_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        say(&format!("error: {error}"));
+        say(&format!("{ERROR}error:{ERROR:#} {error}"));
         ExitCode::FAILURE
     })
 }
 
 /// One line on stderr. A stderr that cannot be written to is no reason to fail.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(anstream::stderr(), "{line}");
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

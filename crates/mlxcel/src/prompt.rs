@@ -18,6 +18,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Where the prompt comes from.
 #[derive(Debug, Args)]
 #[group(skip)]
+#[command(next_help_heading = "Prompt")]
 pub struct PromptArgs {
     /// The prompt.
     #[arg(short, long, value_name = "TEXT")]

@@ -2,9 +2,12 @@
 
 mod errors;
 mod golden;
+mod help;
 mod inspect;
 mod real_models;
+mod reference;
 mod sampling;
+mod snapshot;
 mod stories;
 mod streams;
 mod support;

@@ -11,6 +11,9 @@ use tempfile::TempDir;
 pub fn mlxcel(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
     command.args(arguments);
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+        command.env_remove(variable);
+    }
     command
 }
 
