@@ -43,7 +43,8 @@ impl CpuEngine {
             return Err(EngineError::Unsupported { engine: crate::NAME, op, operands: model });
         }
         let threads = Threads::new(options.threads)?;
-        let device = format!("{model}, {} threads, {level}", threads.count());
+        let count = threads.count();
+        let device = format!("{model}, {count} thread{}, {level}", if count == 1 { "" } else { "s" });
         Ok(CpuEngine { ctx: Arc::new(Context { level, threads, pool: Pool::default() }), device })
     }
 }

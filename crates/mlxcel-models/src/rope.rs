@@ -187,6 +187,15 @@ impl Rope {
         }
     }
 
+    /// Past which length of a sequence the frequencies depend on that length.
+    pub fn depends_on_length_past(&self) -> Option<usize> {
+        match &self.freqs {
+            Freqs::Fixed(_) => None,
+            Freqs::Long { .. } => self.switches_at(),
+            Freqs::Dynamic { limit, .. } => Some(*limit),
+        }
+    }
+
     /// Rotates `x [tokens, heads, head_dim]`.
     pub fn apply<'g>(&self, net: &Net<'g>, x: Tensor<'g>) -> Tensor<'g> {
         let op = Op::Rope { interleaved: self.interleaved, scale: self.scale };

@@ -5,6 +5,9 @@ use anyhow::{Result, bail, ensure};
 
 use crate::report::in_words;
 
+/// Tokens of a chat unless told otherwise. Engines take memory for them only as it is used.
+pub const CHAT_TOKENS: usize = 8192;
+
 /// What the choice depends on.
 pub struct Needs {
     pub prompt: usize,
@@ -49,6 +52,26 @@ pub fn choose(needs: &Needs) -> Result<Capacity> {
     )
 }
 
+/// Room for a conversation: `asked` tokens, or as many as a chat usually needs.
+pub fn choose_for_chat(asked: Option<usize>, needs: &Needs) -> Result<Capacity> {
+    let context = needs.context;
+    ensure!(
+        asked.is_none_or(|n| n <= context),
+        "-c {} is more than the model's context of {context} tokens; give a smaller number",
+        asked.unwrap_or_default()
+    );
+    let wanted = asked.unwrap_or(context.min(CHAT_TOKENS));
+    let affordable = affordable(needs);
+    ensure!(
+        wanted <= affordable || asked.is_none() && affordable > 0,
+        "the cache for {wanted} tokens needs {}, but only {} of memory can be used for it; give a smaller -c or --dtype \
+         bf16",
+        in_words(needs.bytes_per_token.saturating_mul(wanted as u64), "B"),
+        in_words(needs.memory.unwrap_or(0), "B"),
+    );
+    Ok(Capacity { tokens: wanted.min(affordable), is_cut: affordable < wanted })
+}
+
 fn affordable(needs: &Needs) -> usize {
     let tokens = needs.memory.and_then(|bytes| bytes.checked_div(needs.bytes_per_token));
     tokens.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
@@ -90,5 +113,17 @@ mod tests {
         }
         let computed_only = Needs { memory: None, ..needs(100, Some(0)) };
         assert_eq!(choose(&computed_only).unwrap().tokens, 100);
+    }
+
+    #[test]
+    fn a_chat_takes_a_moderate_part_of_a_long_context() {
+        let long = Needs { context: 1 << 20, memory: None, ..needs(0, None) };
+        assert_eq!(choose_for_chat(None, &long).unwrap(), Capacity { tokens: CHAT_TOKENS, is_cut: false });
+        assert_eq!(choose_for_chat(Some(1 << 20), &long).unwrap().tokens, 1 << 20);
+        let refused = choose_for_chat(Some((1 << 20) + 1), &long).unwrap_err().to_string();
+        assert!(refused.contains("1048577") && refused.contains("1048576 tokens"), "{refused}");
+        assert_eq!(choose_for_chat(None, &needs(0, None)).unwrap(), Capacity { tokens: 50, is_cut: true });
+        let refused = choose_for_chat(Some(60), &needs(0, None)).unwrap_err().to_string();
+        assert!(refused.contains("60 tokens needs 60.0 kB, but only 50.0 kB"), "{refused}");
     }
 }

@@ -1,18 +1,27 @@
 //! The commands by name, and the groups of arguments that several of them share. Each command declares its own
 //! arguments in its own file; which numbers are possible is decided by `values`, so that a command never sees a NaN.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mlxcel_engine::sampling::SamplingParams;
+use mlxcel_models::Model;
+use mlxcel_text::Tokenizer;
+use serde::Serialize;
 
 use crate::completions::Completions;
 use crate::devices::Devices;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::manual::Manual;
+use crate::run::Run;
 use crate::values::{parse_fraction, parse_penalty, parse_temperature};
 use crate::{colour, environment, exit};
 
 const EXAMPLES: &str = "\
 Examples:
+  mlxcel run
   mlxcel generate -p \"Explain what a compiler does, in two sentences.\"
   mlxcel generate -m ./Qwen3-0.6B --prompt-file question.txt
   mlxcel inspect model.gguf
@@ -40,6 +49,14 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Chat with a model.
+    ///
+    /// With a prompt, or with standard input that is no terminal, it answers once and ends. In the chat /? lists the
+    /// commands, """ begins and ends a text of several lines, a line that ends with \ goes on in the next one, Ctrl-C
+    /// stops an answer and Ctrl-D leaves. Only what is new in a conversation is computed. One that no longer fits the
+    /// context is refused, never cut. What was typed is kept in the file that MLXCEL_HISTORY names, else in
+    /// mlxcel/history in the user's state folder.
+    Run(Box<Run>),
     /// Answer a prompt.
     Generate(Box<Generate>),
     /// Show what a model is made of, its graph, or what an engine does with it.
@@ -93,8 +110,32 @@ pub struct EngineArgs {
     pub threads: Option<u16>,
 }
 
-/// The defaults are those of llama.cpp, which suit small models; with --temp 0 none of the filters matters.
+/// What ends an answer.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Answer")]
+pub struct EndArgs {
+    /// End the answer before this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on after tokens that end an answer.
+    #[arg(long)]
+    pub ignore_eos: bool,
+}
+
+impl EndArgs {
+    /// The tokens that end an answer.
+    pub fn ids(&self, model: &Model, tokenizer: Option<&Tokenizer>) -> BTreeSet<u32> {
+        if self.ignore_eos {
+            return BTreeSet::new();
+        }
+        let mut ids = model.eos_token_ids.clone();
+        ids.extend(tokenizer.map(|t| t.end_ids()).unwrap_or_default());
+        ids
+    }
+}
+
+/// The defaults are those of llama.cpp, which suit small models; with --temp 0 none of the filters matters.
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness: 0 always takes the likeliest token.
@@ -116,6 +157,16 @@ pub struct SamplingArgs {
     /// Above 1, makes tokens less likely that occurred before.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = parse_penalty)]
     pub repetition_penalty: f32,
+}
+
+impl SamplingArgs {
+    /// What is drawn with; a seed that was not given is another one each time.
+    pub fn params(&self) -> SamplingParams {
+        let SamplingArgs { temp: temperature, top_k, top_p, min_p, seed, .. } = *self;
+        // Every state of the standard hasher is another one.
+        let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() as u32);
+        SamplingParams { temperature, top_k, top_p, min_p, seed }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -15,8 +15,13 @@ const fn variable(name: &'static str, meaning: &'static str) -> Variable {
 pub const VARIABLES: &[Variable] = &[
     variable("MLXCEL_CACHE", "The folder where fetched models are kept."),
     variable("XDG_CACHE_HOME", "Without MLXCEL_CACHE, models are kept in the folder mlxcel below this one."),
-    variable("LOCALAPPDATA", "The same on Windows."),
-    variable("HOME", "Without the ones above, models are kept in .cache/mlxcel below this folder."),
+    variable("LOCALAPPDATA", "The same on Windows, and for what is kept of a chat."),
+    variable(
+        "HOME",
+        "Without the others, models are kept in .cache/mlxcel below this folder, lines in .local/state/mlxcel.",
+    ),
+    variable("MLXCEL_HISTORY", "The file where lines typed in a chat are kept; empty: none are kept."),
+    variable("XDG_STATE_HOME", "Without MLXCEL_HISTORY, lines are kept in mlxcel/history below this folder."),
     variable("MLXCEL_INDEX_URL", "The index of Python packages that models come from."),
     variable("PIP_INDEX_URL", "pip's package index: used where MLXCEL_INDEX_URL is not set."),
     variable("UV_DEFAULT_INDEX", "uv's package index: used where neither of the above is set."),

@@ -1,10 +1,8 @@
 //! `mlxcel generate`: one prompt, one answer. Text goes to stdout as it comes, one line about it to stderr.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,20 +10,16 @@ use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::{Engine, EngineError};
-use mlxcel_ir::DType;
 
 use crate::answer::Answer;
 use crate::capacity::{self, Needs};
-use crate::cli::{ModelArgs, SamplingArgs};
+use crate::cli::{EndArgs, ModelArgs, SamplingArgs};
 use crate::interrupt::Interrupt;
 use crate::prompt::{self, Prompt, PromptArgs};
 use crate::report::{self, Progress, Report, Timings};
 use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
-use crate::vocabulary::{self, Vocabulary};
-use crate::{engines, exit, inspect, memory, say};
-
-/// The cache may take this part of what is free; the rest is for activations and for others.
-const CACHE_SHARE: f64 = 0.8;
+use crate::vocabulary::Vocabulary;
+use crate::{engines, exit, loading, memory, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,12 +41,8 @@ pub struct Generate {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     pub max_tokens: i64,
-    /// End the answer before this text; may be given several times.
-    #[arg(long, value_name = "TEXT", help_heading = "Answer")]
-    pub stop: Vec<String>,
-    /// Go on after tokens that end an answer.
-    #[arg(long, help_heading = "Answer")]
-    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub end: EndArgs,
     /// Report the probability of each token and of the K likeliest in its place.
     #[arg(long, value_name = "K", requires = "json", help_heading = "Output")]
     pub top_logprobs: Option<usize>,
@@ -84,7 +74,8 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
     let prompt = prompt::read(&options.prompt)?;
     let engine = engines::open(&options.model.engine)?;
     let path = mlxcel_hub::resolve(&options.model.model)?;
-    let (loaded, vocabulary) = load(&path, engines::activation_type(options.model.dtype), &prompt)?;
+    let (loaded, vocabulary) = loading::load(&path, engines::activation_type(options.model.dtype))?;
+    let vocabulary = text_side(vocabulary, &prompt)?;
     let built = loaded.model.built;
     let prompt = prompt.encode(&options.prompt, vocabulary.as_ref())?;
     prompt::check_vocabulary(&prompt, built.vocab_size)?;
@@ -95,49 +86,36 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
         built.vocab_size
     );
     let tokenizer = vocabulary.as_ref().map(|v| &v.tokenizer);
-    let answer = Answer::new(tokenizer, &options.stop)?;
-    let mut end_ids = loaded.model.eos_token_ids.clone();
-    end_ids.extend(tokenizer.map(|t| t.end_ids()).unwrap_or_default());
-    if options.ignore_eos {
-        end_ids.clear();
-    }
+    let answer = Answer::new(tokenizer, &options.end.stop)?;
+    let end_ids = options.end.ids(&loaded.model, tokenizer);
     let capacity = room(options, &loaded, prompt.len())?;
     let session = loaded.compile(&*engine, capacity).map_err(|error| match error.downcast_ref() {
         Some(EngineError::OutOfMemory { .. }) => anyhow!("{error}; give a smaller -n or a smaller model"),
         _ => error,
     })?;
-    let sampling = sampling(&options.sampling);
+    let sampling = options.sampling.params();
     Ok(Prepared { engine, session, prompt, end_ids, answer, sampling, load_time: started.elapsed() })
 }
 
-/// Opens a checkpoint, and builds its graph while another thread builds its tokenizer.
-fn load(path: &Path, dtype: DType, prompt: &Prompt) -> Result<(Loaded, Option<Vocabulary>)> {
-    let checkpoint = mlxcel_weights::Checkpoint::open(path)?;
-    let (vocabulary, model) = std::thread::scope(|scope| {
-        let vocabulary = scope.spawn(|| vocabulary::open(&checkpoint));
-        let model = mlxcel_models::load(&checkpoint, dtype);
-        (vocabulary.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
-    });
-    let model = model.map_err(|error| inspect::explain(path, error))?;
-    let vocabulary = match (vocabulary, prompt) {
+/// Without a tokenizer token ids can still be fed, and are answered by token ids.
+fn text_side(vocabulary: loading::TextSide, prompt: &Prompt) -> Result<Option<Vocabulary>> {
+    match (vocabulary, prompt) {
         (Err(error), Prompt::Tokens(_)) => {
             say(&format!("note: the answer has no text, since the tokenizer cannot be used: {error}"));
-            None
+            Ok(None)
         }
-        (vocabulary, _) => vocabulary?,
-    };
-    Ok((Loaded { checkpoint, model }, vocabulary))
+        (vocabulary, _) => Ok(vocabulary?),
+    }
 }
 
 /// Tokens that the session must hold.
 fn room(options: &Generate, loaded: &Loaded, prompt: usize) -> Result<usize> {
-    let usable = |bytes: u64| (bytes as f64 * CACHE_SHARE) as u64;
     let needs = Needs {
         prompt,
         max_tokens: usize::try_from(options.max_tokens).ok(),
         context: loaded.model.built.max_context,
         bytes_per_token: loaded.bytes_per_token(),
-        memory: memory::available_bytes().map(usable),
+        memory: memory::cache_bytes(),
     };
     let capacity = capacity::choose(&needs)?;
     if capacity.is_cut {
@@ -147,13 +125,6 @@ fn room(options: &Generate, loaded: &Loaded, prompt: usize) -> Result<usize> {
         ));
     }
     Ok(capacity.tokens)
-}
-
-fn sampling(arguments: &SamplingArgs) -> SamplingParams {
-    let SamplingArgs { temp: temperature, top_k, top_p, min_p, seed, .. } = *arguments;
-    // Every state of the standard hasher is another one.
-    let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() as u32);
-    SamplingParams { temperature, top_k, top_p, min_p, seed }
 }
 
 /// Generates and shows the answer; returns how it went and when its first token was there.

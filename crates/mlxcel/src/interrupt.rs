@@ -1,5 +1,6 @@
-//! Ctrl-C. At first the process ends at once; while an answer is generated the first one only asks, so that the
-//! answer ends between two tokens, and the second one ends the process.
+//! Ctrl-C and the signals that end a process. What Ctrl-C does depends on what is going on: it ends a process that
+//! loads, and an answer that is being made; at a chat's prompt it only says how to leave. A terminal is left as it
+//! was found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,10 +8,21 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use anyhow::{Result, anyhow};
 
 use crate::exit;
+use crate::terminal::Terminal;
 
+/// What is said when Ctrl-C is pressed at a prompt.
+pub const HOW_TO_LEAVE: &str = "Use Ctrl-D or /bye to leave.";
+
+/// The process ends at once.
 const AT_ONCE: u8 = 0;
+/// The first Ctrl-C asks the answer to end, the second one ends the process.
 const POLITELY: u8 = 1;
 const ASKED: u8 = 2;
+/// Every Ctrl-C asks the answer to end, and the process goes on.
+const PATIENTLY: u8 = 3;
+const ASKED_PATIENTLY: u8 = 4;
+/// A chat waits for a line.
+const AT_PROMPT: u8 = 5;
 
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicU8>);
@@ -18,11 +30,23 @@ pub struct Interrupt(Arc<AtomicU8>);
 impl Interrupt {
     pub fn install() -> Result<Self> {
         let state = Arc::new(AtomicU8::new(AT_ONCE));
+        let terminal = Terminal::remember();
+        listen_for_the_end(terminal.clone())?;
         let handled = Arc::clone(&state);
         let handler = move || {
-            let polite = handled.compare_exchange(POLITELY, ASKED, Ordering::SeqCst, Ordering::SeqCst);
-            if polite.is_err() {
-                std::process::exit(exit::INTERRUPTED.into());
+            let change =
+                |from, to| handled.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            if change(POLITELY, ASKED) || change(PATIENTLY, ASKED_PATIENTLY) {
+                return;
+            }
+            match handled.load(Ordering::SeqCst) {
+                ASKED_PATIENTLY => {}
+                // A line editor reads Ctrl-C as a key, so this is a terminal without one.
+                AT_PROMPT => crate::say(&format!("\n{HOW_TO_LEAVE}")),
+                _ => {
+                    terminal.restore();
+                    std::process::exit(exit::INTERRUPTED.into());
+                }
             }
         };
         ctrlc::set_handler(handler).map_err(|e| anyhow!("Ctrl-C cannot be handled: {e}"))?;
@@ -34,7 +58,39 @@ impl Interrupt {
         self.0.store(POLITELY, Ordering::SeqCst);
     }
 
-    pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == ASKED
+    /// From now on every Ctrl-C only asks.
+    pub fn be_patient(&self) {
+        self.0.store(PATIENTLY, Ordering::SeqCst);
     }
+
+    /// From now on there is nothing to end.
+    pub fn wait_at_prompt(&self) {
+        self.0.store(AT_PROMPT, Ordering::SeqCst);
+    }
+
+    pub fn is_asked(&self) -> bool {
+        matches!(self.0.load(Ordering::SeqCst), ASKED | ASKED_PATIENTLY)
+    }
+}
+
+/// Ends the process when it is told to, with the exit code that tells by what. Without this the first process of a
+/// container, for which signals do nothing by themselves, would not end at all.
+#[cfg(unix)]
+fn listen_for_the_end(terminal: Terminal) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGHUP])
+        .map_err(|e| anyhow!("signals cannot be handled: {e}"))?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            terminal.restore();
+            std::process::exit(128 + signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_string()).spawn(wait)?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn listen_for_the_end(_: Terminal) -> Result<()> {
+    Ok(())
 }

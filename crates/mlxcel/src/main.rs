@@ -13,13 +13,16 @@ mod exit;
 mod generate;
 mod inspect;
 mod interrupt;
+mod loading;
 mod manual;
 mod memory;
 mod plan;
 mod prompt;
 mod report;
+mod run;
 mod session;
 mod table;
+mod terminal;
 mod values;
 mod vocabulary;
 
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     colour::choose(std::env::args_os().skip(1));
     mlxcel_weights::install_truncation_guard();
     let result = match Cli::parse().command {
+        Command::Run(options) => run::run(&options),
         Command::Generate(options) => generate::run(&options, started),
         Command::Inspect(options) => inspect::run(&options),
         Command::Devices(options) => devices::run(&options),

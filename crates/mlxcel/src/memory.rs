@@ -21,6 +21,12 @@ pub fn available_bytes() -> Option<u64> {
     Some(group_bytes().map_or(machine, |group| group.min(machine)))
 }
 
+/// The part of what is available that a cache may take; the rest is for activations and for others.
+pub fn cache_bytes() -> Option<u64> {
+    const SHARE: f64 = 0.8;
+    available_bytes().map(|bytes| (bytes as f64 * SHARE) as u64)
+}
+
 /// What is left of the control group's limit, where it has one. Cached files count as left.
 fn group_bytes() -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use mlxcel_text::{ChatRequest, EncodeOptions, TemplateChoice};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::values::{TokenIds, parse_token_ids};
 use crate::vocabulary::Vocabulary;
@@ -54,7 +54,8 @@ pub fn read(arguments: &PromptArgs) -> Result<Prompt> {
     Ok(Prompt::Text(text))
 }
 
-fn read_file(path: &Path) -> Result<String> {
+/// The text of a file, `-` for standard input, without the line break at its end.
+pub fn read_file(path: &Path) -> Result<String> {
     let is_stdin = path == Path::new("-");
     let name = if is_stdin { "standard input".to_string() } else { format!("'{}'", path.display()) };
     let cannot = |e: io::Error| anyhow!("cannot read the prompt from {name}: {e}; give a readable text file");
@@ -94,19 +95,23 @@ impl Prompt {
             );
             vocabulary.tokenizer.encode(text, EncodeOptions::default())?
         } else {
-            chat(text, arguments.system.as_deref(), vocabulary)?
+            let system = arguments.system.as_deref().map(|content| message("system", content));
+            encode_chat(system.into_iter().chain([message("user", text)]).collect(), vocabulary)?
         };
         ensure!(!ids.is_empty(), "the prompt has no tokens; give some text with -p or --prompt-file");
         Ok(ids)
     }
 }
 
-fn chat(text: &str, system: Option<&str>, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
+/// A message as templates expect it.
+pub fn message(role: &str, content: &str) -> Value {
+    json!({ "role": role, "content": content })
+}
+
+/// The ids of a conversation in the model's chat template, up to where the assistant's answer begins.
+pub fn encode_chat(messages: Vec<Value>, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
     let Vocabulary { tokenizer, templates } = vocabulary;
     let template = templates.compile(TemplateChoice::Default, tokenizer.template_tokens());
-    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
-    let system = system.map(|content| message("system", content));
-    let messages = system.into_iter().chain([message("user", text)]).collect();
     let request = ChatRequest { messages, add_generation_prompt: true, ..ChatRequest::default() };
     let prompt = template.and_then(|template| template.encode(tokenizer, &request));
     let prompt = prompt.map_err(|e| anyhow!("{e}; --no-chat-template feeds the prompt as it is"))?;

@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn the_first_token_counts_towards_the_prompt() {
         let second = Duration::from_secs(1);
-        let outcome = Outcome { finish: Finish::Length, prompt_time: second, decode_time: 2 * second };
+        let outcome =
+            Outcome { finish: Finish::Length, reused: 0, prompt_time: second, decode_time: 2 * second };
         let progress = Progress { prompt: 10, answer: 5, load_time: second, first_token: Some(3 * second) };
         let timings = Timings::new(progress, &outcome, Some(5_000_000));
         assert_eq!((timings.prompt_tok_per_s, timings.decode_tok_per_s), (Some(10.0), Some(2.0)));

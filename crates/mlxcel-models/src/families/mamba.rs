@@ -114,7 +114,8 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let tied = c.tie_word_embeddings.unwrap_or(true);
     logits(net, x, Head::new(tied, "backbone.embeddings", c.vocab_size));
     let (kind, vocab_size) = (ModelKind::Generate, c.vocab_size);
-    Ok(Built { kind, vocab_size, max_context: CONTEXT, recompute_past: None })
+    let max_context = CONTEXT;
+    Ok(Built { kind, vocab_size, max_context, recompute_past: None, lengths_matter_past: None })
 }
 
 fn mix<'g>(net: &Net<'g>, m: &Mixer, layer: usize, x: Tensor<'g>) -> Tensor<'g> {

@@ -85,15 +85,19 @@ pub struct Built {
     pub max_context: usize,
     /// A sequence that grows past this length must be computed anew, since its rotation changes.
     pub recompute_past: Option<usize>,
+    /// Past this length the rotation of a token depends on how long its sequence was known to be, so that what was
+    /// computed in one sequence cannot serve another.
+    pub lengths_matter_past: Option<usize>,
 }
 
 impl Built {
     /// The usual facts of a decoder with these rotations.
     pub fn new(c: &Common, ropes: &[&Rope]) -> Self {
         let recompute_past = ropes.iter().find_map(|r| r.switches_at());
+        let lengths_matter_past = ropes.iter().filter_map(|r| r.depends_on_length_past()).min();
         let max_context = ropes.iter().map(|r| r.reach).min().unwrap_or(c.context());
         let vocab_size = c.vocab_size;
-        Built { kind: ModelKind::Generate, vocab_size, max_context, recompute_past }
+        Built { kind: ModelKind::Generate, vocab_size, max_context, recompute_past, lengths_matter_past }
     }
 }
 

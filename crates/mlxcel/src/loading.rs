@@ -1,0 +1,26 @@
+//! From a path to a model that can be compiled: its graph, and beside it the text side. Names, memory and engines are
+//! its callers' business.
+
+use std::path::Path;
+
+use anyhow::Result;
+use mlxcel_ir::DType;
+
+use crate::inspect;
+use crate::session::Loaded;
+use crate::vocabulary::{self, Vocabulary};
+
+/// What was found of tokenizer and templates. Whether their absence matters is for the command to say.
+pub type TextSide = mlxcel_text::Result<Option<Vocabulary>>;
+
+/// Opens a checkpoint, and builds its graph while another thread builds its tokenizer.
+pub fn load(path: &Path, dtype: DType) -> Result<(Loaded, TextSide)> {
+    let checkpoint = mlxcel_weights::Checkpoint::open(path)?;
+    let (vocabulary, model) = std::thread::scope(|scope| {
+        let vocabulary = scope.spawn(|| vocabulary::open(&checkpoint));
+        let model = mlxcel_models::load(&checkpoint, dtype);
+        (vocabulary.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
+    });
+    let model = model.map_err(|error| inspect::explain(path, error))?;
+    Ok((Loaded { checkpoint, model }, vocabulary))
+}
