@@ -31,7 +31,7 @@ impl Interrupt {
     pub fn install() -> Result<Self> {
         let state = Arc::new(AtomicU8::new(AT_ONCE));
         let terminal = Terminal::remember();
-        listen_for_the_end(terminal.clone())?;
+        listen_for_the_end(terminal.clone(), Arc::clone(&state))?;
         let handled = Arc::clone(&state);
         let handler = move || {
             let change =
@@ -76,12 +76,15 @@ impl Interrupt {
 /// Ends the process when it is told to, with the exit code that tells by what. Without this the first process of a
 /// container, for which signals do nothing by themselves, would not end at all.
 #[cfg(unix)]
-fn listen_for_the_end(terminal: Terminal) -> Result<()> {
+fn listen_for_the_end(terminal: Terminal, state: Arc<AtomicU8>) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGHUP])
         .map_err(|e| anyhow!("signals cannot be handled: {e}"))?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
+            if state.load(Ordering::SeqCst) == AT_PROMPT {
+                terminal.leave_line();
+            }
             terminal.restore();
             std::process::exit(128 + signal);
         }
@@ -91,6 +94,6 @@ fn listen_for_the_end(terminal: Terminal) -> Result<()> {
 }
 
 #[cfg(not(unix))]
-fn listen_for_the_end(_: Terminal) -> Result<()> {
+fn listen_for_the_end(_: Terminal, _: Arc<AtomicU8>) -> Result<()> {
     Ok(())
 }

@@ -111,6 +111,7 @@ fn question(words: &[&str]) -> Result<Option<String>> {
 
 fn answer_once(chat: &mut Chat, text: String, interrupt: &Interrupt) -> Result<ExitCode> {
     interrupt.be_polite();
+    chat.is_single = true;
     let mut stdout = io::stdout();
     let mut show = |text: &str| {
         let text = if terminal::can_draw() { input::printable(text) } else { text.into() };

@@ -1,7 +1,7 @@
-//! What the terminal can show, and how it was set when the process began. It draws nothing.
+//! What the terminal can show, how it was set when the process began, and how it gets back there. It draws nothing.
 #![allow(unsafe_code)]
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 /// Whether escape codes may be written to stdout: it is a terminal, and not a dumb one.
 pub fn can_draw() -> bool {
@@ -32,6 +32,13 @@ impl Terminal {
         Terminal { settings }
     }
 
+    /// Leaves the line that an editor has begun, and switches off the marks that it wants around pasted text.
+    pub fn leave_line(&self) {
+        let marks_off = if can_draw() { "\x1b[?2004l" } else { "" };
+        // A terminal that is gone is no reason to end otherwise.
+        let _ = write!(io::stdout(), "{marks_off}\r\n").and_then(|()| io::stdout().flush());
+    }
+
     /// Puts back the settings, which a line editor has changed while it waits.
     pub fn restore(&self) {
         if let Some(settings) = &self.settings {
@@ -46,6 +53,8 @@ impl Terminal {
     pub fn remember() -> Self {
         Terminal::default()
     }
+
+    pub fn leave_line(&self) {}
 
     pub fn restore(&self) {}
 }

@@ -27,6 +27,8 @@ pub struct Chat {
     pub model: String,
     pub conversation: Conversation,
     pub settings: Settings,
+    /// Whether one message is answered and no more.
+    pub is_single: bool,
     /// Whether messages go through the model's chat template; else they are one text.
     has_template: bool,
     vocabulary: Vocabulary,
@@ -92,6 +94,7 @@ impl Chat {
                 max_tokens: *max_tokens,
                 stop: end.stop.clone(),
             },
+            is_single: false,
             has_template,
             end_ids: end.ids(&loaded.model, Some(&vocabulary.tokenizer)),
             vocabulary,
@@ -185,9 +188,11 @@ impl Chat {
     }
 
     fn how_to_get_room(&self) -> String {
-        let longer = format!(", or start with a larger -c (this model: up to {})", self.context);
-        let longer = if self.session.capacity() < self.context { longer.as_str() } else { "" };
-        format!("/clear forgets what was said{longer}")
+        let shorter = if self.is_single { "shorten the message" } else { "/clear forgets what was said" };
+        if self.session.capacity() == self.context {
+            return shorter.to_string();
+        }
+        format!("{shorter}, or start with a larger -c (this model: up to {})", self.context)
     }
 
     pub fn set_system(&mut self, text: String) -> Result<()> {

@@ -6,9 +6,12 @@ mod help;
 mod inspect;
 mod real_models;
 mod reference;
+mod run;
 mod sampling;
 mod snapshot;
 mod stories;
 mod streams;
 mod support;
+#[cfg(unix)]
+mod terminal;
 mod text;

@@ -80,7 +80,7 @@ fn timings_are_numbers_in_the_order_of_events() {
 }
 
 /// A pipe that nobody reads any more.
-fn closed_pipe() -> PipeWriter {
+pub fn closed_pipe() -> PipeWriter {
     let (reader, writer): (PipeReader, PipeWriter) = std::io::pipe().expect("a pipe");
     drop(reader);
     writer
@@ -119,7 +119,7 @@ fn endless() -> Command {
 }
 
 #[cfg(unix)]
-fn interrupt(child: &Child) {
+pub fn interrupt(child: &Child) {
     let status = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
     assert!(status.expect("sh is there").success());
 }

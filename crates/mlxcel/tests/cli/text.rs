@@ -9,22 +9,22 @@ use serde_json::Value;
 use crate::support::{ModelCopy, finished, ids, mlxcel, run, run_json};
 
 /// The ids of a text without control tokens.
-fn bytes(text: &str) -> Vec<u32> {
+pub fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
 /// One message of a chat as the template writes it.
-fn message(role: &str, content: &str) -> Vec<u32> {
+pub fn message(role: &str, content: &str) -> Vec<u32> {
     [vec![256], bytes(role), bytes("\n"), bytes(content), vec![257], bytes("\n")].concat()
 }
 
 /// Where the assistant's answer begins.
-fn opening() -> Vec<u32> {
+pub fn opening() -> Vec<u32> {
     [vec![256], bytes("assistant\n")].concat()
 }
 
 /// The text of generated ids; control tokens are not shown.
-fn spelled(tokens: &Value) -> String {
+pub fn spelled(tokens: &Value) -> String {
     let bytes: Vec<u8> = ids(tokens).iter().filter_map(|&id| u8::try_from(id).ok()).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
