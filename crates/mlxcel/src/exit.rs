@@ -14,6 +14,7 @@ pub const CODES: &[Code] = &[
     Code { code: 0, meaning: "it worked, or who reads the output has closed it and wants no more" },
     Code { code: 1, meaning: "it failed; one line on standard error says what happened and what to do" },
     Code { code: 2, meaning: "the arguments are wrong; standard error says which" },
+    Code { code: 129, meaning: "the terminal was closed (SIGHUP)" },
     Code { code: INTERRUPTED, meaning: "interrupted (SIGINT, Ctrl-C)" },
     Code { code: 143, meaning: "asked to end (SIGTERM)" },
 ];

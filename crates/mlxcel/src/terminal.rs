@@ -1,7 +1,7 @@
 //! What the terminal can show, how it was set when the process began, and how it gets back there. It draws nothing.
 #![allow(unsafe_code)]
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 /// Whether escape codes may be written to stdout: it is a terminal, and not a dumb one.
 pub fn can_draw() -> bool {
@@ -34,6 +34,7 @@ impl Terminal {
 
     /// Leaves the line that an editor has begun, and switches off the marks that it wants around pasted text.
     pub fn leave_line(&self) {
+        use std::io::Write as _;
         let marks_off = if can_draw() { "\x1b[?2004l" } else { "" };
         // A terminal that is gone is no reason to end otherwise.
         let _ = write!(io::stdout(), "{marks_off}\r\n").and_then(|()| io::stdout().flush());
@@ -53,8 +54,6 @@ impl Terminal {
     pub fn remember() -> Self {
         Terminal::default()
     }
-
-    pub fn leave_line(&self) {}
 
     pub fn restore(&self) {}
 }

@@ -177,7 +177,8 @@ impl Chat {
             Ended::Dropped => Some("stopped before the answer began; the message is dropped".to_string()),
             Ended::AtLimit => {
                 let n = self.settings.max_tokens;
-                Some(format!("the answer is cut after {n} tokens; -1 for max_tokens goes on to its end"))
+                let more = if self.is_single { "-n -1" } else { "/set max_tokens -1" };
+                Some(format!("the answer is cut after {n} tokens; {more} lets answers go on to their end"))
             }
             Ended::Full => Some(format!(
                 "the answer is cut, since the {} tokens of the context are full; {}",

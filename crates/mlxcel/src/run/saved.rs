@@ -39,9 +39,7 @@ pub fn save(path: &Path, model: &str, conversation: &Conversation, settings: &Se
     if path.exists() && read(path).is_err() {
         bail!("'{name}' is there and holds no conversation; give another name or remove it");
     }
-    let Value::Object(settings) = serde_json::to_value(settings)? else {
-        unreachable!("settings are an object")
-    };
+    let settings = settings.to_object()?;
     let saved = Saved { model: Some(model.to_string()), messages: conversation.all(), settings };
     let mut text = serde_json::to_string_pretty(&saved)?;
     text.push('\n');

@@ -70,9 +70,14 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The settings as a file holds them. Through text, since that has the shortest digits of each number.
+    pub fn to_object(&self) -> Result<serde_json::Map<String, Value>> {
+        Ok(serde_json::from_str(&serde_json::to_string(self)?)?)
+    }
+
     /// One line for each setting: its name, its value, what it does.
     pub fn list(&self) -> Result<String> {
-        let values = serde_json::to_value(self)?;
+        let values = self.to_object()?;
         let line = |(name, what): (&str, &str)| {
             let value = if values[name].is_null() { "auto".to_string() } else { values[name].to_string() };
             format!("  {name:18} {value:8} {what}\n")
@@ -119,6 +124,7 @@ pub mod tests {
     #[test]
     fn every_setting_can_be_set_and_is_listed() {
         let mut settings = settings();
+        assert!(settings.list().unwrap().contains(" 0.95 "));
         let values = [
             ("temp", "0.5"),
             ("top_k", "7"),

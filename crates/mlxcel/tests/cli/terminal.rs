@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::snapshot;
 use crate::support::{ModelCopy, comma_separated, ids, read_json, run_json};
 use crate::text::{bytes, message, opening, spelled};
 
@@ -99,17 +100,17 @@ impl Terminal {
         assert!(self.tmux(&["send-keys", key]).status.success(), "{key}");
     }
 
-    /// Types a text without Enter.
+    /// Types a text without Enter, and waits until it is seen.
     fn type_text(&self, text: &str) {
+        let before = self.screen();
         assert!(self.tmux(&["send-keys", "-l", "--", text]).status.success(), "{text}");
+        self.wait(text, |screen| screen != before);
     }
 
     /// Types a line at an empty prompt, and waits until it is dealt with.
     fn enter(&self, line: &str) -> String {
         self.wait_for_prompt();
         self.type_text(line);
-        // The prompt is no longer empty once the line is there.
-        self.wait("typed line", |screen| !screen.ends_with(PROMPT));
         self.key("Enter");
         self.wait_for_prompt()
     }
@@ -187,6 +188,27 @@ fn a_second_turn_computes_only_what_is_new_and_answers_as_if_all_were() {
     let context = format!("context  {} of 512 tokens", whole.len() + 12);
     assert!(screen.contains(&context), "no '{context}' in:\n{screen}");
     assert_eq!(terminal.end("C-d"), "0");
+}
+
+#[test]
+fn a_chat_looks_as_recorded() {
+    let model = ModelCopy::with_chat();
+    let terminal = Terminal::run(&[model.argument(), "--temp", "0", "-n", "16", "--ignore-eos"]);
+    let lines =
+        ["/?", "Hello there!", "/set", "/set temp 3O", "/set top_k 20", "/system Be kind.", "/system"];
+    let more =
+        ["/tsats", "//etc is what?", "/save chat.json", "/clear", "/load chat.json", "/load /dev/null"];
+    for line in lines.into_iter().chain(more) {
+        terminal.enter(line);
+    }
+    terminal.type_text("\"\"\"two");
+    terminal.key("Enter");
+    terminal.type_text("lines\"\"\"");
+    terminal.key("Enter");
+    terminal.enter("/save chat.json");
+    terminal.type_text("/bye");
+    terminal.end("Enter");
+    snapshot::check("run/session", &format!("{}\n", terminal.screen()));
 }
 
 #[test]
@@ -346,6 +368,32 @@ fn commands_answer_on_the_screen() {
     terminal.enter("/clear");
     terminal.enter("//a");
     assert_eq!(said(&terminal.saved("slash.json"), 0), "/a");
+}
+
+#[test]
+fn a_message_that_the_template_refuses_is_no_part_of_the_conversation() {
+    let model = ModelCopy::with_chat();
+    let refuse = "{% if 'mustard' in m.content %}{{ raise_exception('no mustard') }}{% endif %}";
+    let template = format!("{{% for m in messages %}}{refuse}{{{{ m.content }}}}{{% endfor %}}");
+    model.write("tokenizer_config.json", &json!({ "chat_template": template }));
+    let terminal = Terminal::run(&[model.argument(), "--temp", "0", "-n", "2", "--ignore-eos"]);
+    terminal.enter("cheese");
+    assert!(terminal.enter("mustard").contains("error: the chat template refused the messages: no mustard"));
+    terminal.enter("bread");
+    let messages = terminal.saved("chat.json");
+    assert_eq!((messages.len(), said(&messages, 2)), (4, "bread"));
+}
+
+#[test]
+fn the_invitation_is_dim_where_there_is_colour() {
+    let model = ModelCopy::with_chat();
+    for (flag, is_dim) in [("--color=auto", true), ("--color=never", false)] {
+        let terminal = Terminal::run(&[model.argument(), flag]);
+        terminal.wait_for_prompt();
+        let shown = terminal.tmux(&["capture-pane", "-p", "-e"]).stdout;
+        let shown = String::from_utf8(shown).expect("the screen is UTF-8");
+        assert_eq!(shown.contains("\x1b[2mSend a message"), is_dim, "{flag}: {shown:?}");
+    }
 }
 
 #[test]
