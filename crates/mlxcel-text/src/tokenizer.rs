@@ -12,6 +12,7 @@ mod partition;
 mod pieces;
 mod pre;
 mod protect;
+mod spans;
 mod spm;
 mod wordpiece;
 
@@ -23,6 +24,7 @@ pub use gguf::GgufVocab;
 pub(crate) use guard::Guard;
 pub(crate) use pieces::{Style, Utf8Stream, append_piece};
 pub(crate) use protect::Protection;
+pub use spans::EncodedToken;
 
 use crate::error::Result;
 
@@ -125,19 +127,34 @@ impl Tokenizer {
 
     /// The token ids of a text.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+        Ok(ids_of(&self.run(text, options, None)?))
+    }
+
+    /// The tokens of a text, each with the bytes it was made from.
+    pub fn encode_with_offsets(&self, text: &str, options: EncodeOptions) -> Result<Vec<EncodedToken>> {
+        let mut tokens = self.run(text, options, None)?;
+        if matches!(self.shared.source, Source::Folder(_)) {
+            spans::refine(text, &mut tokens, |id| self.token_bytes(id));
+        }
+        Ok(tokens)
+    }
+
+    fn run(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        protection: Option<&Protection>,
+    ) -> Result<Vec<EncodedToken>> {
         match &self.shared.source {
-            Source::Folder(tokenizer) => tokenizer.encode(text, options, None),
-            Source::Gguf(tokenizer) => tokenizer.encode(text, options, None),
+            Source::Folder(tokenizer) => tokenizer.encode(text, options, protection),
+            Source::Gguf(tokenizer) => tokenizer.encode(text, options, protection),
         }
     }
 
     /// Encodes a rendered template: control tokens are recognised, except where `protection` marked the text.
     pub(crate) fn encode_protected(&self, text: &str, protection: &Protection) -> Result<Vec<u32>> {
         let options = EncodeOptions { special_tokens: SpecialTokens::Parse, add_special_tokens: false };
-        match &self.shared.source {
-            Source::Folder(tokenizer) => tokenizer.encode(text, options, Some(protection)),
-            Source::Gguf(tokenizer) => tokenizer.encode(text, options, Some(protection)),
-        }
+        Ok(ids_of(&self.run(text, options, Some(protection))?))
     }
 
     /// The text of a whole sequence. Ids the vocabulary does not have decode to nothing; bytes that are no
@@ -284,4 +301,8 @@ impl Tokenizer {
             Source::Gguf(tokenizer) => tokenizer.roles(),
         }
     }
+}
+
+fn ids_of(tokens: &[EncodedToken]) -> Vec<u32> {
+    tokens.iter().map(|token| token.id).collect()
 }

@@ -16,6 +16,7 @@ use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::manual::Manual;
 use crate::run::Run;
+use crate::tokenize::Tokenize;
 use crate::values::{parse_fraction, parse_penalty, parse_temperature};
 use crate::{colour, environment, exit};
 
@@ -61,6 +62,8 @@ pub enum Command {
     Generate(Box<Generate>),
     /// Show what a model is made of, its graph, or what an engine does with it.
     Inspect(Inspect),
+    /// Turn text into token ids, or token ids into text.
+    Tokenize(Tokenize),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Print what a shell needs to complete commands and flags.

@@ -23,6 +23,7 @@ mod run;
 mod session;
 mod table;
 mod terminal;
+mod tokenize;
 mod values;
 mod vocabulary;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Generate(options) => generate::run(&options, started),
         Command::Inspect(options) => inspect::run(&options),
+        Command::Tokenize(options) => tokenize::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),

@@ -1,6 +1,11 @@
 //! The text side of a checkpoint, where it has one: its tokenizer and chat templates, from the files beside
 //! safetensors or from GGUF metadata. Encoding and decoding are `mlxcel-text`'s business.
 
+#[cfg(test)]
+mod corpus;
+
+use std::path::Path;
+
 use mlxcel_text::{ChatTemplates, Error, GgufVocab, Tokenizer};
 use mlxcel_weights::{Checkpoint, GgufArray, GgufMetadata, GgufValue};
 
@@ -22,6 +27,18 @@ pub fn open(checkpoint: &Checkpoint) -> mlxcel_text::Result<Option<Vocabulary>> 
             Err(error) => Err(error),
         },
     }
+}
+
+/// The tokenizer of a folder or a .gguf file, whether there are weights or not; `None` where there is none.
+pub fn open_tokenizer(path: &Path) -> anyhow::Result<Option<Tokenizer>> {
+    if path.is_dir() {
+        match Tokenizer::from_folder(path) {
+            Ok(tokenizer) => return Ok(Some(tokenizer)),
+            Err(Error::NoTokenizer { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(open(&Checkpoint::open(path)?)?.map(|vocabulary| vocabulary.tokenizer))
 }
 
 fn from_gguf(metadata: &GgufMetadata) -> mlxcel_text::Result<Option<Vocabulary>> {

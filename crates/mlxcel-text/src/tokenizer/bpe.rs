@@ -5,10 +5,12 @@
 //! models' own tokenizers, this leaves such bytes out.
 
 use ahash::AHashMap;
-use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
+use tokenizers::{Model, Token};
 
+use super::pieces::byte_token;
 use super::pre::{PreTokenizer, Rule, Spelling, Words};
+use super::spans::{Marked, Spans, WordCursor};
 use super::{TokenKind, byte_alphabet};
 use crate::error::{Error, Result};
 
@@ -42,41 +44,57 @@ impl Bpe {
         Ok(Self { model, pre: PreTokenizer::new(rule)?, spelling: rule.spelling })
     }
 
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+    pub(super) fn encode(&self, text: &str, out: &mut Spans) -> Result<()> {
         match self.spelling {
             Spelling::ByteLevel => self.encode_byte_level(text, out),
-            Spelling::Sentence => self.encode_sentence(&text.replace(' ', "▁"), out),
+            Spelling::Sentence => self.encode_sentence(&Marked::new(text), out),
         }
     }
 
-    fn encode_byte_level(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+    fn encode_byte_level(&self, text: &str, out: &mut Spans) -> Result<()> {
         let mut spelled = String::new();
+        let mut start = 0;
         for word in self.pre.split(text)? {
             spelled.clear();
             byte_alphabet::spell(word.as_bytes(), &mut spelled);
-            self.encode_word(&spelled, out)?;
+            let mut cursor = WordCursor::new(word);
+            for token in self.tokenize(&spelled)? {
+                let bytes: Vec<u8> = token.value.chars().filter_map(byte_alphabet::byte_of).collect();
+                let range = cursor.take(&bytes);
+                out.push(token.id, start + range.start..start + range.end);
+            }
+            start += word.len();
         }
         Ok(())
     }
 
-    fn encode_sentence(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
-        for word in self.pre.split(text)? {
+    fn encode_sentence(&self, text: &Marked, out: &mut Spans) -> Result<()> {
+        let mut start = 0;
+        for word in self.pre.split(&text.text)? {
+            let end = start + word.len();
             // A run of line ends is one token where the vocabulary has it; its merges do not lead there.
             let whole =
                 word.bytes().all(|byte| byte == b'\n').then(|| self.model.token_to_id(word)).flatten();
             match whole {
-                Some(id) => out.push(id),
-                None => self.encode_word(word, out)?,
+                Some(id) => out.push(id, text.origin(start..end)),
+                None => {
+                    let mut cursor = WordCursor::new(word);
+                    for token in self.tokenize(word)? {
+                        let range = match byte_token(&token.value) {
+                            Some(byte) => cursor.take(&[byte]),
+                            None => cursor.take(token.value.as_bytes()),
+                        };
+                        out.push(token.id, text.origin(start + range.start..start + range.end));
+                    }
+                }
             }
+            start = end;
         }
         Ok(())
     }
 
-    fn encode_word(&self, word: &str, out: &mut Vec<u32>) -> Result<()> {
-        let tokens =
-            self.model.tokenize(word).map_err(|error| Error::Encode { reason: error.to_string() })?;
-        out.extend(tokens.iter().map(|token| token.id));
-        Ok(())
+    fn tokenize(&self, word: &str) -> Result<Vec<Token>> {
+        self.model.tokenize(word).map_err(|error| Error::Encode { reason: error.to_string() })
     }
 }
 

@@ -9,10 +9,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{
-    AddedVocabulary, DecoderWrapper, Model, OffsetType, PreTokenizedString, PreTokenizer,
+    AddedVocabulary, DecoderWrapper, Encoding, Model, OffsetType, PreTokenizedString, PreTokenizer,
     Tokenizer as HfTokenizer,
 };
 
+use super::spans::EncodedToken;
 use super::{EncodeOptions, Protection, Roles, SpecialText, SpecialTokens, Style, TokenKind};
 use crate::error::{Error, Result};
 use crate::files;
@@ -59,12 +60,15 @@ impl FolderTokenizer {
         text: &str,
         options: EncodeOptions,
         protection: Option<&Protection>,
-    ) -> Result<Vec<u32>> {
+    ) -> Result<Vec<EncodedToken>> {
         check_blank_runs(text)?;
-        fenced("encoding a text", || self.run(text, options, protection)).map_err(|error| match error {
+        let run = || self.run(text, options, protection);
+        let encoding = fenced("encoding a text", run).map_err(|error| match error {
             Fenced::Failed(reason) => Error::Encode { reason },
             Fenced::Panicked(operation) => Error::LibraryPanic { operation },
-        })
+        })?;
+        let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(ids.map(|(&id, &(start, end))| EncodedToken { id, start, end }).collect())
     }
 
     fn run(
@@ -72,7 +76,7 @@ impl FolderTokenizer {
         text: &str,
         options: EncodeOptions,
         protection: Option<&Protection>,
-    ) -> tokenizers::Result<Vec<u32>> {
+    ) -> tokenizers::Result<Encoding> {
         let added = match options.special_tokens {
             SpecialTokens::Parse => self.hf.get_added_vocabulary(),
             SpecialTokens::AsText => &self.plain_text,
@@ -88,9 +92,8 @@ impl FolderTokenizer {
             pre_tokenizer.pre_tokenize(&mut split)?;
         }
         split.tokenize(|part| self.hf.get_model().tokenize(part.get()))?;
-        let encoding = split.into_encoding(None, 0, OffsetType::None)?;
-        let encoding = self.hf.post_process(encoding, None, options.add_special_tokens)?;
-        Ok(encoding.get_ids().to_vec())
+        let encoding = split.into_encoding(None, 0, OffsetType::Byte)?;
+        self.hf.post_process(encoding, None, options.add_special_tokens)
     }
 
     pub(super) fn decode_chain(&self, ids: &[u32], special: SpecialText) -> Result<String> {

@@ -2,9 +2,10 @@
 //! caller's work.
 
 use super::bpe::Bpe;
-use super::partition::{Fragment, Partition, WholeToken};
+use super::partition::{Partition, WholeToken};
 use super::pieces::byte_token;
 use super::pre::{self, Spelling};
+use super::spans::{EncodedToken, Marked, Spans};
 use super::spm::Spm;
 use super::wordpiece::WordPiece;
 use super::{EncodeOptions, Protection, Roles, Style, TokenKind};
@@ -92,36 +93,41 @@ impl GgufTokenizer {
         text: &str,
         options: EncodeOptions,
         protection: Option<&Protection>,
-    ) -> Result<Vec<u32>> {
-        let mut out = Vec::new();
+    ) -> Result<Vec<EncodedToken>> {
+        let mut out = Spans::default();
         if options.add_special_tokens {
-            out.extend(&self.prefix);
+            self.prefix.iter().for_each(|&id| out.push(id, 0..0));
         }
         let mut after_token = true;
         for fragment in self.partition.split(text, options.special_tokens) {
-            match fragment {
-                Fragment::Token(id) => out.push(id),
-                Fragment::Text(text) => {
-                    let restored = protection.map(|protection| protection.restore(text));
-                    self.encode_fragment(restored.as_deref().unwrap_or(text), after_token, &mut out)?;
+            out.base = fragment.start;
+            match fragment.token {
+                Some(id) => out.push(id, 0..fragment.text.len()),
+                None => {
+                    // What is protected has stand-ins of other lengths; nobody asks for its offsets.
+                    let restored = protection.map(|protection| protection.restore(fragment.text));
+                    let text = restored.as_deref().unwrap_or(fragment.text);
+                    self.encode_fragment(text, after_token, &mut out)?;
                 }
             }
-            after_token = matches!(fragment, Fragment::Token(_));
+            after_token = fragment.token.is_some();
         }
+        out.base = text.len();
         if options.add_special_tokens {
-            out.extend(&self.suffix);
+            self.suffix.iter().for_each(|&id| out.push(id, 0..0));
         }
-        Ok(out)
+        Ok(out.tokens)
     }
 
     /// Encodes text between whole tokens; SentencePiece puts a blank before text that starts anew.
-    fn encode_fragment(&self, text: &str, after_token: bool, out: &mut Vec<u32>) -> Result<()> {
+    fn encode_fragment(&self, text: &str, after_token: bool, out: &mut Spans) -> Result<()> {
         match &self.algorithm {
             Algorithm::Bpe(bpe) => bpe.encode(text, out),
             Algorithm::WordPiece(wordpiece) => wordpiece.encode(text, out),
             Algorithm::Spm { spm, add_space_prefix } => {
-                let prefix = if *add_space_prefix && after_token { "▁" } else { "" };
-                spm.encode(&(prefix.to_owned() + &text.replace(' ', "▁")), out)
+                let marked = Marked::new(text);
+                let starts_anew = *add_space_prefix && after_token;
+                spm.encode(&if starts_anew { marked.with_leading_blank() } else { marked }, out)
             }
         }
     }

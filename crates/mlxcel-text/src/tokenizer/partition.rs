@@ -18,10 +18,14 @@ pub(super) struct WholeToken {
     pub(super) rstrip: bool,
 }
 
+/// A part of a text: a whole token, or what is left to the algorithm.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fragment<'t> {
-    Token(u32),
-    Text(&'t str),
+pub(super) struct Fragment<'t> {
+    pub(super) token: Option<u32>,
+    /// Where the part begins.
+    pub(super) start: usize,
+    /// With the blanks that belong to a token.
+    pub(super) text: &'t str,
 }
 
 /// Finds whole tokens; where several could start, the longest wins.
@@ -73,21 +77,22 @@ impl Matcher {
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
             let token = &self.tokens[found.pattern().as_usize()];
             // Blanks after the previous token may already have been taken.
-            let mut before = &text[done.min(found.start())..found.start()];
+            let mut start = found.start().max(done);
             if token.lstrip {
-                before = before.trim_end();
+                start = done + text[done..start].trim_end().len();
             }
-            if !before.is_empty() {
-                fragments.push(Fragment::Text(before));
-            }
-            fragments.push(Fragment::Token(token.id));
-            done = found.end();
+            let mut end = found.end().max(start);
             if token.rstrip {
-                done += text[done..].len() - text[done..].trim_start().len();
+                end += text[end..].len() - text[end..].trim_start().len();
             }
+            if done < start {
+                fragments.push(Fragment { token: None, start: done, text: &text[done..start] });
+            }
+            fragments.push(Fragment { token: Some(token.id), start, text: &text[start..end] });
+            done = end;
         }
         if done < text.len() {
-            fragments.push(Fragment::Text(&text[done..]));
+            fragments.push(Fragment { token: None, start: done, text: &text[done..] });
         }
         fragments
     }
@@ -113,31 +118,49 @@ mod tests {
         .expect("valid tokens")
     }
 
+    /// The fragments of a text as its tokens and parts, which must lie end to end.
+    fn split(text: &str, special: SpecialTokens) -> Vec<(Option<u32>, &str)> {
+        let fragments = partition().split(text, special);
+        let mut end = 0;
+        for fragment in &fragments {
+            assert_eq!(fragment.start, end, "{text}");
+            end += fragment.text.len();
+        }
+        assert_eq!(end, text.len());
+        fragments.into_iter().map(|fragment| (fragment.token, fragment.text)).collect()
+    }
+
     #[test]
     fn the_longest_token_wins() {
-        use Fragment::{Text, Token};
-        let fragments = partition().split("a<s>x<s>y", SpecialTokens::Parse);
-        assert_eq!(fragments, [Text("a"), Token(2), Token(1), Text("y")]);
+        let fragments = split("a<s>x<s>y", SpecialTokens::Parse);
+        assert_eq!(fragments, [(None, "a"), (Some(2), "<s>x"), (Some(1), "<s>"), (None, "y")]);
     }
 
     #[test]
     fn control_tokens_are_text_unless_asked_for() {
-        use Fragment::{Text, Token};
-        let fragments = partition().split("<s><u>b", SpecialTokens::AsText);
-        assert_eq!(fragments, [Text("<s>"), Token(3), Text("b")]);
+        let fragments = split("<s><u>b", SpecialTokens::AsText);
+        assert_eq!(fragments, [(None, "<s>"), (Some(3), "<u>"), (None, "b")]);
     }
 
     #[test]
     fn stripping_tokens_take_the_blanks_beside_them() {
-        use Fragment::{Text, Token};
-        let fragments = partition().split("a \n<l> b <r> \u{a0}<l>  c", SpecialTokens::Parse);
-        assert_eq!(fragments, [Text("a"), Token(4), Text(" b "), Token(5), Token(4), Text("  c")]);
+        let fragments = split("a \n<l> b <r> \u{a0}<l>  c", SpecialTokens::Parse);
+        let expected = [
+            (None, "a"),
+            (Some(4), " \n<l>"),
+            (None, " b "),
+            (Some(5), "<r> \u{a0}"),
+            (Some(4), "<l>"),
+            (None, "  c"),
+        ];
+        assert_eq!(fragments, expected);
     }
 
     #[test]
     fn a_vocabulary_without_whole_tokens_leaves_the_text_alone() {
         let partition = Partition::new(Vec::new()).expect("nothing to match");
-        assert_eq!(partition.split("<s>", SpecialTokens::Parse), [Fragment::Text("<s>")]);
+        let whole = Fragment { token: None, start: 0, text: "<s>" };
+        assert_eq!(partition.split("<s>", SpecialTokens::Parse), [whole]);
         assert_eq!(partition.split("", SpecialTokens::Parse), []);
     }
 }

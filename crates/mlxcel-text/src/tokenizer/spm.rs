@@ -4,9 +4,11 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
 
 use super::TokenKind;
 use super::pieces::byte_token;
+use super::spans::{Marked, Spans};
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
@@ -45,62 +47,76 @@ impl Spm {
         Self { pieces, bytes, unk }
     }
 
-    /// Appends the ids of a text whose blanks are already written as `▁`.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
-        let mut merging = Merging::new(self, text);
+    pub(super) fn encode(&self, text: &Marked, out: &mut Spans) -> Result<()> {
+        let mut merging = Merging::new(self, &text.text);
         merging.run();
-        let mut unknown_before = false;
+        let mut output = Output { text, unknown_before: false, out };
         let mut at = if merging.symbols.is_empty() { NONE } else { 0 };
         while at != NONE {
             let symbol = merging.symbols[at];
-            self.emit(&merging, &text[symbol.start..symbol.end], &mut unknown_before, out)?;
+            self.emit(&merging, symbol.start..symbol.end, &mut output)?;
             at = symbol.next;
         }
         Ok(())
     }
 
     /// Appends one final symbol, taking unused pieces apart again.
-    fn emit(
-        &self,
-        merging: &Merging,
-        text: &str,
-        unknown_before: &mut bool,
-        out: &mut Vec<u32>,
-    ) -> Result<()> {
-        let mut stack = vec![text];
-        while let Some(text) = stack.pop() {
+    fn emit(&self, merging: &Merging, symbol: Range<usize>, output: &mut Output) -> Result<()> {
+        let mut stack = vec![symbol];
+        while let Some(range) = stack.pop() {
+            let text = &merging.text[range.clone()];
             match self.pieces.get(text) {
                 Some(piece) if !piece.unused => {
-                    out.push(piece.id);
-                    *unknown_before = false;
+                    output.push(piece.id, range);
                     continue;
                 }
                 _ => {}
             }
             if let Some(&left) = merging.unused_joins.get(text) {
-                let (left, right) = text.split_at(left);
-                stack.push(right);
-                stack.push(left);
+                stack.push(range.start + left..range.end);
+                stack.push(range.start..range.start + left);
                 continue;
             }
-            self.emit_bytes(text, unknown_before, out)?;
+            self.emit_bytes(text, range, output)?;
         }
         Ok(())
     }
 
-    fn emit_bytes(&self, text: &str, unknown_before: &mut bool, out: &mut Vec<u32>) -> Result<()> {
+    fn emit_bytes(&self, text: &str, range: Range<usize>, output: &mut Output) -> Result<()> {
         let ids: Option<Vec<u32>> = text.bytes().map(|byte| self.bytes[usize::from(byte)]).collect();
         if let Some(ids) = ids {
-            out.extend(ids);
-            *unknown_before = false;
+            for (at, id) in range.zip(ids) {
+                output.push(id, at..at + 1);
+            }
             return Ok(());
         }
-        let Some(unk) = self.unk else { return Err(Error::Unencodable { what: format!("`{text}`") }) };
-        // A run of unknown characters is one unknown token.
-        if !std::mem::replace(unknown_before, true) {
-            out.push(unk);
-        }
+        let unk = self.unk.ok_or_else(|| Error::Unencodable { what: format!("`{text}`") })?;
+        output.push_unknown(unk, range);
         Ok(())
+    }
+}
+
+/// Where tokens go, with their places in the original text.
+struct Output<'a> {
+    text: &'a Marked,
+    unknown_before: bool,
+    out: &'a mut Spans,
+}
+
+impl Output<'_> {
+    fn push(&mut self, id: u32, range: Range<usize>) {
+        self.out.push(id, self.text.origin(range));
+        self.unknown_before = false;
+    }
+
+    /// A run of unknown characters is one unknown token.
+    fn push_unknown(&mut self, unk: u32, range: Range<usize>) {
+        if self.unknown_before {
+            self.out.stretch(self.text.origin(range).end);
+        } else {
+            self.push(unk, range);
+        }
+        self.unknown_before = true;
     }
 }
 
@@ -221,9 +237,9 @@ mod tests {
     }
 
     fn ids(spm: &Spm, text: &str) -> Vec<u32> {
-        let mut out = Vec::new();
-        spm.encode(text, &mut out).expect("encodable");
-        out
+        let mut out = Spans::default();
+        spm.encode(&Marked::new(text), &mut out).expect("encodable");
+        out.tokens.iter().map(|token| token.id).collect()
     }
 
     #[test]

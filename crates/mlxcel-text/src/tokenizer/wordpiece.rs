@@ -8,11 +8,10 @@ use ahash::AHashMap;
 use tokenizers::models::wordpiece::WordPiece as Model;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
-use tokenizers::{
-    Model as _, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-};
+use tokenizers::{Model as _, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
 
 use super::TokenKind;
+use super::spans::Spans;
 use crate::error::{Error, Result};
 
 /// BERT gives up on longer words.
@@ -45,14 +44,16 @@ impl WordPiece {
         Ok(Self { model, normalizer: BertNormalizer::new(true, true, None, lowercase) })
     }
 
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+    pub(super) fn encode(&self, text: &str, out: &mut Spans) -> Result<()> {
         let failed = |error: tokenizers::Error| Error::Encode { reason: error.to_string() };
         let mut normalized = NormalizedString::from(text);
         self.normalizer.normalize(&mut normalized).map_err(failed)?;
         let mut words = PreTokenizedString::from(normalized);
         BertPreTokenizer.pre_tokenize(&mut words).map_err(failed)?;
-        for (word, _, _) in words.get_splits(OffsetReferential::Normalized, OffsetType::None) {
-            out.extend(self.model.tokenize(word).map_err(failed)?.iter().map(|token| token.id));
+        words.tokenize(|word| self.model.tokenize(word.get())).map_err(failed)?;
+        let encoding = words.into_encoding(None, 0, OffsetType::Byte).map_err(failed)?;
+        for (&id, &(start, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+            out.push(id, start..end);
         }
         Ok(())
     }
