@@ -41,8 +41,8 @@ pub struct Tokenize {
     /// Print the text of these ids: 1,2,3, or - to read them from standard input.
     #[arg(long, value_name = "IDS", value_parser = parse_ids)]
     pub decode: Option<Ids>,
-    /// Take control tokens that are written in the text for what they mean; with --decode, show them.
-    #[arg(long, visible_alias = "parse-special")]
+    /// Take control tokens that are written in the text for what they mean; show them when decoding.
+    #[arg(long)]
     pub special: bool,
     /// Leave out the tokens that the model wants around every text, such as the one that begins it.
     #[arg(long, conflicts_with = "decode")]
