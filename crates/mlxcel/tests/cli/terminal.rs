@@ -247,6 +247,34 @@ fn ctrl_c_ends_an_answer_and_the_chat_goes_on() {
 }
 
 #[test]
+fn ctrl_c_before_an_answer_begins_drops_the_message() {
+    let model = ModelCopy::with_chat();
+    model.configure("max_position_embeddings", json!(100_000));
+    let terminal =
+        Terminal::run(&[model.argument(), "--temp", "0", "-n", "4", "-c", "100000", "--ignore-eos"]);
+    // So long a conversation takes much longer to compute than a key to press.
+    let long = json!([{ "role": "user", "content": "a b ".repeat(20_000) }, { "role": "assistant", "content": "c" }]);
+    fs::write(terminal.file("long.json"), json!({ "messages": long }).to_string()).expect("written");
+    terminal.enter("/load long.json");
+    terminal.type_text("What now?");
+    terminal.key("Enter");
+    // The editor leaves the line when it has read Enter, and from then on Ctrl-C is no key of its own.
+    let cursor = || terminal.tmux(&["display-message", "-p", "#{cursor_x}"]).stdout;
+    terminal.wait("sent message", |_| cursor() == b"0\n");
+    terminal.wait("stopped answer", |screen| {
+        let is_stopped = screen.contains("note: stopped before the answer began; the message is dropped");
+        if !is_stopped {
+            terminal.key("C-c");
+        }
+        is_stopped
+    });
+    assert_eq!(terminal.saved("after.json").len(), 2);
+    terminal.enter("/clear");
+    terminal.enter("Short");
+    assert_eq!(terminal.saved("short.json").len(), 2);
+}
+
+#[test]
 fn lines_are_edited_by_character_and_may_be_several() {
     let model = ModelCopy::with_chat();
     let terminal = Terminal::run(&[model.argument(), "--temp", "0", "-n", "1", "--ignore-eos"]);

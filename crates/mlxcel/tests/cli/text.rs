@@ -92,7 +92,18 @@ fn the_answer_is_the_text_of_its_tokens() {
 #[test]
 fn token_ids_are_fed_as_they_are_and_answered_in_text() {
     let model = ModelCopy::with_chat();
-    let got = run_json(&["generate", "-m", model.argument(), "--prompt-tokens", "72,105", "-n", "8"]);
+    let got = run_json(&[
+        "generate",
+        "-m",
+        model.argument(),
+        "--prompt-tokens",
+        "72,105",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+        "--ignore-eos",
+    ]);
     assert_eq!(ids(&got["prompt_tokens"]), bytes("Hi"));
     assert_eq!(got["text"].as_str().map(str::to_string), Some(spelled(&got["tokens"])));
 }
