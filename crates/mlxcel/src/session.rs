@@ -273,9 +273,9 @@ impl Default for Chunk {
 
 impl Chunk {
     const FIRST: usize = 64;
-    const RANGE: RangeInclusive<usize> = 16..=512;
+    const RANGE: RangeInclusive<usize> = 32..=512;
     /// A step should take about this long.
-    const WISHED: Duration = Duration::from_millis(400);
+    const WISHED: Duration = Duration::from_secs(1);
 
     fn took(&mut self, time: Duration) {
         let wished = self.tokens as f64 * (Self::WISHED.as_secs_f64() / time.as_secs_f64().max(1e-6));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 use indicatif::ProgressBar;
 use mlxcel_engine::{Caps, Engine, EngineError};
-use mlxcel_text::EncodeOptions;
+use mlxcel_text::{EncodeOptions, StopMatcher};
 
 use super::Run;
 use super::conversation::{Conversation, Role};
@@ -66,6 +66,7 @@ pub type Show<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
 
 impl Chat {
     pub fn open(options: &Run, model: &str) -> Result<Self> {
+        StopMatcher::new(&options.end.stop)?;
         let engine = engines::open(&options.engine)?;
         let path = mlxcel_hub::resolve(model)?;
         let busy = busy(&format!("loading {model}"));

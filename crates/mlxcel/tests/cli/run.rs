@@ -100,6 +100,7 @@ fn what_cannot_be_asked_is_refused_in_one_line() {
         &run(&["run", name, "Hi", "-c", "20"]),
         &[&tokens("Hi"), "room for 20", "larger -c", "up to 512"],
     );
+    refuses(&run(&["run", name, "Hi", "--stop", ""]), &["stop string 0 is empty"]);
     let bare = fixture_argument("golden/llama/f32");
     refuses(&run(&["run", &bare, "Hi"]), &["no tokenizer", "--prompt-tokens"]);
     let base = ModelCopy::with_tokenizer();
