@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -20,7 +19,8 @@ const PROMPT: &str = ">>> Send a message (/? for help)";
 
 /// A terminal with a shell's command line in it, on a server of its own.
 struct Terminal {
-    server: String,
+    /// Holds the server's socket, and nothing else.
+    server: TempDir,
     folder: TempDir,
 }
 
@@ -38,9 +38,6 @@ impl Terminal {
 
     /// The same in a folder that may hold files, on a terminal of this kind.
     fn run_in(folder: TempDir, term: &str, arguments: &[&str]) -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let server = format!("mlxcel-test-{}-{number}", std::process::id());
         let quoted = |text: &&str| format!("'{}'", text.replace('\'', "'\\''"));
         let arguments = arguments.iter().map(quoted).collect::<Vec<_>>().join(" ");
         let binary = quoted(&env!("CARGO_BIN_EXE_mlxcel"));
@@ -48,7 +45,7 @@ impl Terminal {
             "export TERM={term} MLXCEL_HISTORY=history LC_ALL=C.UTF-8; unset NO_COLOR CLICOLOR CLICOLOR_FORCE; (echo \
              $BASHPID > pid; exec {binary} run {arguments}); echo \"code $?\"; stty -a > stty; echo done; cat"
         );
-        let terminal = Terminal { server, folder };
+        let terminal = Terminal { server: tempfile::tempdir().expect("a temporary folder"), folder };
         let place = terminal.folder.path().to_str().expect("UTF-8").to_string();
         let shell = ["new-session", "-d", "-x", "120", "-y", "60", "-c", &place, "bash", "-c", &line];
         let started = terminal.tmux(&shell);
@@ -59,7 +56,8 @@ impl Terminal {
     fn tmux(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("tmux");
         // Without a UTF-8 locale tmux shows wide characters as underscores.
-        command.args(["-u", "-f", "/dev/null", "-L", &self.server]).env_remove("TMUX").args(arguments);
+        command.args(["-u", "-f", "/dev/null", "-S"]).arg(self.server.path().join("socket"));
+        command.env_remove("TMUX").args(arguments);
         command
             .output()
             .unwrap_or_else(|e| panic!("tmux cannot be started ({e}); install it to run this test"))
