@@ -4,9 +4,11 @@
 //! recognised, the same characters in anything a client sent are not. What the roles mean, and which tools
 //! exist, is for the caller and the template to know.
 
+mod bounded;
 mod environment;
 mod generation;
 mod json;
+mod meter;
 mod methods;
 mod source;
 
@@ -54,8 +56,27 @@ pub struct ChatTemplate {
 }
 
 /// Names a client may not set: they are the chat's own.
-const RESERVED: &[&str] =
-    &["messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"];
+const RESERVED: &[&str] = &[
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "raise_exception",
+    "strftime_now",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+    "namespace",
+    "range",
+    "dict",
+    "loop",
+    "self",
+    "caller",
+];
 
 impl ChatTemplate {
     /// `tokens` are the variables `bos_token`, `eos_token` …: see [`Tokenizer::template_tokens`].

@@ -92,6 +92,9 @@ pub enum Error {
     #[error("the chat template did not finish within {instructions} instructions")]
     TemplateOutOfFuel { instructions: u64 },
 
+    #[error("the chat template handled more than {bytes} bytes of text")]
+    TemplateOutOfMemory { bytes: u64 },
+
     #[error("the chat template wrote more than {limit} bytes")]
     TemplateOutputTooLong { limit: usize },
 

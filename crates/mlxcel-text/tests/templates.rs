@@ -77,7 +77,7 @@ fn loops_that_never_end_run_out_of_fuel() {
 #[test]
 fn a_range_of_a_billion_is_refused() {
     assert!(matches!(failure("{% for i in range(10**9) %}x{% endfor %}"), Error::TemplateRender { .. }));
-    assert!(matches!(failure("{{ 'x' * 10**12 }}"), Error::TemplateRender { .. }));
+    assert!(matches!(failure("{{ 'x' * 10**12 }}"), Error::TemplateOutOfMemory { .. }));
 }
 
 #[test]
@@ -119,11 +119,24 @@ fn a_syntax_error_names_its_line() {
 #[test]
 fn variables_cannot_replace_what_the_chat_sets() {
     let template = template("{{ bos_token }}");
-    for name in ["messages", "tools", "add_generation_prompt", "bos_token", "strftime_now", "raise_exception"]
-    {
+    for name in [
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "strftime_now",
+        "raise_exception",
+        "namespace",
+        "range",
+        "loop",
+    ] {
         let mut request = messages(&[("user", "hi")]);
         request.variables.insert(name.to_owned(), json!("evil"));
         let error = template.render(&request).expect_err("a reserved name");
+        assert!(matches!(&error, Error::ReservedVariable { name: named } if named == name), "{error}");
         assert!(error.to_string().contains(&format!("`{name}`")), "{error}");
     }
 }
@@ -213,6 +226,12 @@ fn several_templates_are_chosen_by_name_and_use() {
     assert_eq!(error.to_string(), "there is no chat template named `rag`; there is default, tool_use");
     let one = ChatTemplates::from_gguf(Some("one".to_owned()), []);
     assert_eq!(one.source(TemplateChoice::ToolUse).expect("the default"), "one");
+    let with_tools = ChatRequest { tools: Some(vec![json!({})]), ..ChatRequest::default() };
+    assert_eq!(TemplateChoice::for_request(&with_tools), TemplateChoice::ToolUse, "as in transformers");
+    for tools in [None, Some(Vec::new())] {
+        let without = ChatRequest { tools, ..ChatRequest::default() };
+        assert_eq!(TemplateChoice::for_request(&without), TemplateChoice::Default);
+    }
     assert!(matches!(ChatTemplates::default().source(TemplateChoice::Default), Err(Error::NoTemplate)));
 }
 
@@ -229,6 +248,53 @@ fn template_files_come_before_the_configuration() {
     std::fs::create_dir(folder.path().join("additional_chat_templates")).expect("made");
     write("additional_chat_templates/rag.jinja", "named");
     assert_eq!(read().source(TemplateChoice::Named("rag")).expect("there"), "named");
+    write("tokenizer_config.json", r#"{"chat_template": {"default": "d", "rag": "r", "tool_use": "t"}}"#);
+    assert_eq!(read().names().collect::<Vec<_>>(), ["default", "rag", "tool_use"]);
+    assert_eq!(read().source(TemplateChoice::Named("rag")).expect("there"), "named", "a file comes first");
+    assert_eq!(read().source(TemplateChoice::ToolUse).expect("there"), "t");
+    write("tokenizer_config.json", r#"{"chat_template": {"default": 7}}"#);
+    assert!(matches!(ChatTemplates::from_folder(folder.path()), Err(Error::Field { .. })));
     write("tokenizer_config.json", r#"{"chat_template": 7}"#);
     assert!(matches!(ChatTemplates::from_folder(folder.path()), Err(Error::Field { .. })));
+}
+
+#[test]
+fn texts_that_double_are_stopped_before_they_fill_the_memory() {
+    let unrolled = format!("{{% set s = 'xy' %}}{}{{{{ s|length }}}}", "{% set s = s ~ s %}".repeat(60));
+    let list = format!("{{% set l = [1] %}}{}{{{{ l ~ '' }}}}", "{% set l = [l, l] %}".repeat(200));
+    for source in [
+        "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns['s'] + ns['s'] %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = '%s%s'|format(ns.s, ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}\
+         {% set ns.s = t %}{% endfor %}",
+        "{% macro m(s) %}{{ m(s ~ s) }}{% endmacro %}{{ m('x') }}",
+        "{% macro m(s) %}{{ caller() }}{% call m(s ~ s) %}{% endcall %}{% endmacro %}{% call m('x') %}{% endcall %}",
+        "{% set s = 'x' * 100000 %}{{ s.replace('x', s).replace('x', s)|length }}",
+        "{% set s = 'x' * 100000 %}{{ (s|replace('x', s))|length }}",
+        "{{ ([ 'x' * 1000000 ] * 10000000)|join|length }}",
+        "{{ '-'.join(['x'] * 100000000)|length }}",
+        "{{ '%999999999999d'|format(1) }}",
+        "{{ '{:>99999999999}'.format(1) }}",
+        "{{ 'a\nb'|indent(99999999999) }}",
+        "{{ 'a\nb'|indent(width=99999999999) }}",
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% set a = 'x' * 90000000 %}{% endfor %}{% endfor %}",
+        &unrolled,
+        &list,
+    ] {
+        let error = failure(source);
+        assert!(matches!(error, Error::TemplateOutOfMemory { .. }), "{source:.200}: {error}");
+    }
+}
+
+#[test]
+fn long_conversations_stay_within_every_bound() {
+    let source = "{% for m in messages %}{% if m.content.startswith('x') or m.content.endswith('y') %}\
+        {{ m.content.split('</think>')[-1].strip('\n') ~ m.role|upper }}{% endif %}\
+        {{ m.content|trim|replace('a', 'b') }}{{ '=' * 80 }}{{ loop.index * 2 }}\n{% endfor %}";
+    let long = "word ".repeat(1000);
+    let contents: Vec<(&str, &str)> = (0..2000).map(|_| ("user", long.as_str())).collect();
+    let rendered = template(source).render(&messages(&contents)).expect("ten megabytes of messages");
+    assert!(rendered.len() > 10_000_000);
 }

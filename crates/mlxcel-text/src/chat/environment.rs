@@ -12,7 +12,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 
-use super::{generation, json, methods};
+use super::{bounded, generation, json, meter, methods};
 use crate::error::{Error, Result};
 
 const NAME: &str = "chat_template";
@@ -32,11 +32,14 @@ pub(super) fn compile(source: &str) -> Result<Environment<'static>> {
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(methods::call);
+    environment.add_filter(meter::READ, meter::read);
+    environment.add_filter(meter::TIMES, meter::times);
+    bounded::add_filters(&mut environment);
     environment.add_filter("tojson", json::tojson);
     environment.add_test("iterable", is_iterable);
     environment.add_function("raise_exception", raise_exception);
     environment
-        .add_template_owned(NAME, generation::rewrite(source).into_owned())
+        .add_template_owned(NAME, meter::rewrite(&generation::rewrite(source)))
         .map_err(|error| Error::TemplateSyntax { line: error.line().unwrap_or(0), reason: reason(&error) })?;
     Ok(environment)
 }
@@ -90,6 +93,9 @@ fn explain(error: &JinjaError) -> Error {
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
             return Error::TemplateRaised { message: message.clone() };
+        }
+        if current.downcast_ref::<meter::Exhausted>().is_some() {
+            return Error::TemplateOutOfMemory { bytes: meter::BYTES_READ_MAX };
         }
         if current.downcast_ref::<JinjaError>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
             return Error::TemplateOutOfFuel { instructions: INSTRUCTIONS_MAX };

@@ -36,10 +36,11 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
 /// Values nested deeper than any JSON a client can send are refused before the stack ends.
 const DEPTH_MAX: usize = 200;
 const INDENT_MAX: usize = 64;
+const BYTES_MAX: usize = 64 << 20;
 
 fn indentation(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
-        return Ok(text.to_owned());
+        return Ok(text.chars().take(INDENT_MAX).collect());
     }
     let width = value.as_i64().ok_or_else(|| invalid("indent is neither a number nor a text"))?;
     // Python treats a negative indent like zero: line breaks without blanks.
@@ -67,6 +68,10 @@ impl Writer {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         if depth > DEPTH_MAX {
             return Err(invalid("the value is nested too deeply for tojson"));
+        }
+        // Lists that contain each other are written out each time.
+        if out.len() > BYTES_MAX {
+            return Err(invalid("the value is too long for tojson"));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),

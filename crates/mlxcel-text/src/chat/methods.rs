@@ -5,7 +5,10 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::bounded;
+
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    bounded::count_method(state, value, method, args)?;
     let ours = match (value.as_str(), value.kind()) {
         (Some(text), _) => string_method(text, method, args),
         (None, ValueKind::Seq | ValueKind::Iterable) => list_method(value, method, args),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::ChatTemplate;
+use super::{ChatRequest, ChatTemplate};
 use crate::error::{Error, Result};
 use crate::files;
 
@@ -24,6 +24,14 @@ pub enum TemplateChoice<'a> {
     /// The one made for tools where there is one, the default otherwise.
     ToolUse,
     Named(&'a str),
+}
+
+impl TemplateChoice<'_> {
+    /// What transformers chooses when nobody does: the template for tools where the request has some.
+    pub fn for_request(request: &ChatRequest) -> Self {
+        let has_tools = request.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        if has_tools { Self::ToolUse } else { Self::Default }
+    }
 }
 
 const DEFAULT: &str = "default";
@@ -83,12 +91,12 @@ impl ChatTemplates {
         ChatTemplate::new(self.source(choice)?, tokens)
     }
 
-    /// `chat_template` is one template, or a list of objects with `name` and `template`.
+    /// `chat_template` is one template, a list of objects with `name` and `template`, or an object of named ones.
     fn add_configured(&mut self, configured: Option<&Value>, path: &Path) -> Result<()> {
         let wrong = || Error::Field {
             path: path.to_owned(),
             field: "chat_template",
-            expected: "a text, or a list of objects with `name` and `template`",
+            expected: "a text, a list of objects with `name` and `template`, or an object of texts",
         };
         match configured {
             None | Some(Value::Null) => {}
@@ -99,6 +107,12 @@ impl ChatTemplates {
                 for entry in entries {
                     let text = |field| entry.get(field).and_then(Value::as_str).ok_or_else(wrong);
                     self.sources.insert(text("name")?.to_owned(), text("template")?.to_owned());
+                }
+            }
+            Some(Value::Object(named)) => {
+                for (name, template) in named {
+                    let template = template.as_str().ok_or_else(wrong)?;
+                    self.sources.insert(name.clone(), template.to_owned());
                 }
             }
             Some(_) => return Err(wrong()),

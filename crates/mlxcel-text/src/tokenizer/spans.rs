@@ -110,10 +110,16 @@ pub(super) fn refine(text: &str, tokens: &mut [EncodedToken], spelled: impl Fn(u
             continue;
         }
         let bytes = spelled(token.id).unwrap_or_default();
-        let end = at + bytes.len();
-        let overlaps = token.start < end && at < token.end;
-        if overlaps && text.as_bytes().get(at..end) == Some(&bytes) {
-            (token.start, token.end) = (at, end);
+        // SentencePiece spells a blank before a text that has none, and spells a real `▁` in the same way.
+        let has_mark = text.get(token.start..token.end).is_some_and(|there| there.contains(BLANK));
+        let spellings = [Some(bytes.as_slice()), bytes.strip_prefix(b" ").filter(|_| !has_mark)];
+        for spelling in spellings.into_iter().flatten() {
+            let end = at + spelling.len();
+            let overlaps = spelling.is_empty() || (token.start < end && at < token.end);
+            if overlaps && text.as_bytes().get(at..end) == Some(spelling) {
+                (token.start, token.end) = (at, end);
+                break;
+            }
         }
         at = token.end.max(at);
     }
