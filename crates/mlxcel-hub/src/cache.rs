@@ -1,13 +1,15 @@
 //! The folder in which fetched files are kept, safe against other processes and against being killed.
 //!
-//! Layout: `packages/KEY/FILE` holds what is whole, `staging/KEY/` what is on its way, `locks/KEY.lock` says who works
-//! on `KEY`. A file enters `packages` by one rename, after its bytes are on the disk, so what is there needs no second
-//! check beyond its size.
+//! Layout: `packages/KEY/FILE` and `models/OWNER--NAME/snapshots/KEY` hold what is whole, `staging/KEY/` what is on its
+//! way, `locks/KEY.lock` says who works on `KEY`. A file or folder enters its place by one rename, after its bytes are
+//! on the disk, so what is there needs no second check beyond its size.
 
 use std::{
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
 };
+
+use serde::Serialize;
 
 use crate::{Error, Event, Package, Progress, Result};
 
@@ -34,6 +36,18 @@ impl Cache {
         self.root.join("packages")
     }
 
+    pub(crate) fn models(&self) -> PathBuf {
+        self.root.join("models")
+    }
+
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Where the file or folder `name` of a package is kept once it is whole.
     pub(crate) fn place(&self, package: &Package<'_>, name: &str) -> PathBuf {
         self.packages().join(key(package)).join(plain(name))
@@ -53,7 +67,7 @@ impl Cache {
             }
             Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path)(e)),
         }
-        let staging = self.root.join("staging").join(key);
+        let staging = self.staging().join(key);
         if fs::symlink_metadata(&staging).is_ok_and(|data| !data.is_dir()) {
             remove(&staging).map_err(Error::io("clear away", &staging))?;
         }
@@ -69,6 +83,11 @@ impl Claim {
         create_folder(&self.staging)?;
         self.is_cleared = true;
         Ok(self)
+    }
+
+    /// Clears away what was on its way, which is no longer needed.
+    pub(crate) fn finish(self) -> Result<()> {
+        remove(&self.staging).map_err(Error::io("clear away", &self.staging))
     }
 
     /// Moves a whole file or folder, already on the disk, to its place. What is there is replaced.
@@ -92,9 +111,9 @@ impl Drop for Claim {
     }
 }
 
-/// Whether a file of this size is at its place.
+/// Whether a file of this size is at its place. A link to one is not: who knows what put it there.
 pub(crate) fn is_whole(place: &Path, size: u64) -> bool {
-    fs::metadata(place).is_ok_and(|data| data.is_file() && data.len() == size)
+    fs::symlink_metadata(place).is_ok_and(|data| data.is_file() && data.len() == size)
 }
 
 /// The folder name for a package: readable, and different for different bytes.
@@ -108,6 +127,14 @@ pub(crate) fn plain(name: &str) -> String {
     let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
     let name: String = name.chars().map(|c| if kept(c) { c } else { '_' }).collect();
     if name.trim_matches('.').is_empty() { format!("_{name}") } else { name }
+}
+
+/// Writes a small file in one rename, so that a reader sees all of it or nothing.
+pub(crate) fn write_json(place: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(value).expect("plain data has a JSON form");
+    let draft = place.with_added_extension(format!("{}.new", std::process::id()));
+    fs::write(&draft, text).map_err(Error::write(&draft))?;
+    fs::rename(&draft, place).map_err(Error::io("move to", place))
 }
 
 pub(crate) fn create_folder(path: &Path) -> Result<()> {

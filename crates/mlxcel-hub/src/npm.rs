@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Package, Progress, Result, tool::Tool};
+use crate::{Error, Package, Result, progress::Meter, tool::Tool};
 
 const NPM: &str = if cfg!(windows) { "npm.cmd" } else { "npm" };
 
@@ -17,15 +17,10 @@ pub(crate) fn find(path: Option<&OsString>) -> Option<Tool> {
 /// Downloads the package's tarball into `folder`.
 ///
 /// npm writes into its working directory; its own cache goes there too, so that nothing else is left behind.
-pub(crate) fn fetch(
-    npm: Tool,
-    package: &Package<'_>,
-    folder: &Path,
-    progress: &dyn Progress,
-) -> Result<PathBuf> {
+pub(crate) fn fetch(npm: Tool, package: &Package<'_>, folder: &Path, meter: Meter<'_>) -> Result<PathBuf> {
     let what = format!("{}@{}", package.name, package.version);
     let npm = npm.with(["pack", "--silent", "--ignore-scripts", "--cache", "npm-cache"]).with([what]);
-    npm.run(folder, progress)?;
+    npm.run(folder, meter)?;
     let file = folder.join(package.file);
     if file.is_file() {
         return Ok(file);

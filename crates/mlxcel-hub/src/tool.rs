@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, Event, Progress, Result};
+use crate::{Error, Result, progress::Meter};
 
 const POLL: Duration = Duration::from_millis(100);
 /// How much of a failed command's complaint is repeated.
@@ -49,7 +49,7 @@ impl Tool {
 
     /// Runs the command in `folder`, which is also where it is told to keep temporary files, and reports the size of
     /// the largest file there as progress.
-    pub(crate) fn run(&self, folder: &Path, progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn run(&self, folder: &Path, meter: Meter<'_>) -> Result<()> {
         let mut command = self.command();
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         for variable in ["TMPDIR", "TEMP", "TMP"] {
@@ -63,7 +63,7 @@ impl Tool {
                 Some(status) => break status,
                 None => thread::sleep(POLL),
             }
-            progress.on(Event::Advanced { bytes: largest_file(folder, 4) });
+            meter.at(largest_file(folder, 4));
         };
         let stderr = complaint.join().unwrap_or_default();
         if status.success() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mlxcel_engine::sampling::SamplingParams;
@@ -12,9 +13,12 @@ use serde::Serialize;
 
 use crate::completions::Completions;
 use crate::devices::Devices;
+use crate::download::Download;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
+use crate::list::List;
 use crate::manual::Manual;
+use crate::rm::Rm;
 use crate::run::Run;
 use crate::tokenize::Tokenize;
 use crate::values::{parse_fraction, parse_penalty, parse_temperature};
@@ -64,6 +68,12 @@ pub enum Command {
     Inspect(Inspect),
     /// Turn text into token ids, or token ids into text.
     Tokenize(Tokenize),
+    /// Fetch a model, or bring it up to date, and print where it is.
+    Download(Download),
+    /// List the models on this machine.
+    List(List),
+    /// Remove models from the cache.
+    Rm(Rm),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Print what a shell needs to complete commands and flags.
@@ -89,14 +99,31 @@ fn more_help() -> String {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// A model folder, a .gguf file, or an alias; an alias is fetched on first use.
+    /// A model folder, a .gguf file, an alias, or OWNER/NAME on the hub; fetched on first use.
     #[arg(short, long, value_name = "MODEL", default_value = mlxcel_hub::DEFAULT_MODEL)]
     pub model: String,
+    #[command(flatten)]
+    pub fetching: FetchArgs,
     /// The type of activations and cache; weights stay as they are stored. auto is f32, in which the engines compute.
     #[arg(long, value_enum, default_value_t)]
     pub dtype: Precision,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// Whether a model may be fetched.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FetchArgs {
+    /// Use what is on this machine and fetch nothing.
+    #[arg(long, help_heading = "Model")]
+    pub offline: bool,
+}
+
+impl FetchArgs {
+    /// The path of the model that `spec` names.
+    pub fn resolve(self, spec: &str) -> mlxcel_hub::Result<PathBuf> {
+        mlxcel_hub::resolve_with(spec, mlxcel_hub::Options { offline: self.offline })
+    }
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,12 @@ const fn variable(name: &'static str, meaning: &'static str) -> Variable {
     Variable { name, meaning }
 }
 
-/// In the order of the documentation.
+/// The names of those that say where models are and come from: the first ones.
+pub fn about_models() -> impl Iterator<Item = &'static str> {
+    VARIABLES.iter().map(|variable| variable.name).take_while(|name| *name != "PATH")
+}
+
+/// In the order of the documentation: models first, then chats and the terminal.
 pub const VARIABLES: &[Variable] = &[
     variable("MLXCEL_CACHE", "The folder where fetched models are kept."),
     variable("XDG_CACHE_HOME", "Without MLXCEL_CACHE, models are kept in the folder mlxcel below this one."),
@@ -20,13 +25,32 @@ pub const VARIABLES: &[Variable] = &[
         "HOME",
         "Without the others, models are kept in .cache/mlxcel below this folder, lines in .local/state/mlxcel.",
     ),
-    variable("MLXCEL_HISTORY", "The file where lines typed in a chat are kept; empty: none are kept."),
-    variable("XDG_STATE_HOME", "Without MLXCEL_HISTORY, lines are kept in mlxcel/history below this folder."),
+    variable("USERPROFILE", "HOME on Windows, where Hugging Face's folder is looked for."),
+    variable("MLXCEL_OFFLINE", "Set to anything but 0: nothing is fetched, as with --offline."),
+    variable("HF_HUB_OFFLINE", "The same."),
+    variable("HF_ENDPOINT", "The address of the hub, or of a mirror of it."),
+    variable(
+        "HF_TOKEN",
+        "The token for gated and private models; it is sent to the hub and to no other host.",
+    ),
+    variable("HUGGING_FACE_HUB_TOKEN", "The older name of HF_TOKEN."),
+    variable("HF_TOKEN_PATH", "A file with the token, where neither of the above is set."),
+    variable(
+        "HF_HOME",
+        "Hugging Face's folder, with its cache (hub) and its token; ~/.cache/huggingface otherwise.",
+    ),
+    variable("HF_HUB_CACHE", "Hugging Face's cache of models, which is read and never written."),
+    variable("HUGGINGFACE_HUB_CACHE", "The older name of HF_HUB_CACHE."),
+    variable("HTTPS_PROXY", "The proxy for https addresses; ALL_PROXY stands for both."),
+    variable("HTTP_PROXY", "The proxy for http addresses."),
+    variable("NO_PROXY", "Hosts that are reached without a proxy."),
     variable("MLXCEL_INDEX_URL", "The index of Python packages that models come from."),
     variable("PIP_INDEX_URL", "pip's package index: used where MLXCEL_INDEX_URL is not set."),
     variable("UV_DEFAULT_INDEX", "uv's package index: used where neither of the above is set."),
     variable("UV_INDEX_URL", "The older name of UV_DEFAULT_INDEX."),
     variable("PATH", "Where pip and npm are looked for."),
+    variable("MLXCEL_HISTORY", "The file where lines typed in a chat are kept; empty: none are kept."),
+    variable("XDG_STATE_HOME", "Without MLXCEL_HISTORY, lines are kept in mlxcel/history below this folder."),
     variable("NO_COLOR", "Set to anything: no colour, unless --color asks for it."),
     variable("CLICOLOR_FORCE", "Set to anything but 0: colour, terminal or not."),
     variable("CLICOLOR", "Set to 0: no colour."),

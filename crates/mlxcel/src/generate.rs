@@ -73,7 +73,7 @@ pub fn run(options: &Generate, started: Instant) -> Result<ExitCode> {
 fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
     let prompt = prompt::read(&options.prompt)?;
     let engine = engines::open(&options.model.engine)?;
-    let path = mlxcel_hub::resolve(&options.model.model)?;
+    let path = options.model.fetching.resolve(&options.model.model)?;
     let (loaded, vocabulary) = loading::load(&path, engines::activation_type(options.model.dtype))?;
     let vocabulary = text_side(vocabulary, &prompt)?;
     let built = loaded.model.built;

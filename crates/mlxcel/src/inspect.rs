@@ -13,7 +13,7 @@ use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
-use crate::cli::{EngineName, Precision};
+use crate::cli::{EngineName, FetchArgs, Precision};
 use crate::report::in_words;
 use crate::session::Loaded;
 use crate::table::{self, Align};
@@ -29,9 +29,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Inspect {
-    /// A model folder, a .gguf file, or an alias.
+    /// A model folder, a .gguf file, an alias, or OWNER/NAME on the hub.
     #[arg(value_name = "MODEL")]
     pub model: String,
+    #[command(flatten)]
+    pub fetching: FetchArgs,
     /// Print the graph in its text form.
     #[arg(long, conflicts_with = "plan")]
     pub graph: bool,
@@ -68,7 +70,7 @@ struct Facts {
 }
 
 pub fn run(options: &Inspect) -> Result<ExitCode> {
-    let path = mlxcel_hub::resolve(&options.model)?;
+    let path = options.fetching.resolve(&options.model)?;
     let dtype = engines::activation_type(options.dtype);
     let checkpoint = Checkpoint::open(&path)?;
     let model = mlxcel_models::load(&checkpoint, dtype).map_err(|error| explain(&path, error))?;

@@ -7,18 +7,21 @@ mod cli;
 mod colour;
 mod completions;
 mod devices;
+mod download;
 mod engines;
 mod environment;
 mod exit;
 mod generate;
 mod inspect;
 mod interrupt;
+mod list;
 mod loading;
 mod manual;
 mod memory;
 mod plan;
 mod prompt;
 mod report;
+mod rm;
 mod run;
 mod session;
 mod table;
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(&options, started),
         Command::Inspect(options) => inspect::run(&options),
         Command::Tokenize(options) => tokenize::run(&options),
+        Command::Download(options) => download::run(&options),
+        Command::List(options) => list::run(&options),
+        Command::Rm(options) => rm::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),

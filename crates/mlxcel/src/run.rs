@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::cli::{EndArgs, EngineArgs, Precision, SamplingArgs};
+use crate::cli::{EndArgs, EngineArgs, FetchArgs, Precision, SamplingArgs};
 use crate::interrupt::Interrupt;
 use crate::{exit, prompt, terminal};
 use chat::{Chat, Ended};
@@ -34,7 +34,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// A model folder, a .gguf file, or an alias [default: smollm2]; after -m, the beginning of the prompt.
+    /// A model folder, a .gguf file, an alias, or OWNER/NAME on the hub [default: smollm2]; after -m, the beginning of the prompt.
     #[arg(value_name = "MODEL")]
     pub place: Option<String>,
     /// Answer this once instead of chatting; what standard input holds is put after it.
@@ -43,6 +43,8 @@ pub struct Run {
     /// The model, as an option.
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     pub model: Option<String>,
+    #[command(flatten)]
+    pub fetching: FetchArgs,
     /// A system message for the chat template.
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template", help_heading = "Chat")]
     pub system: Option<String>,

@@ -118,7 +118,7 @@ fn events_tell_the_story_of_a_fetch() {
     let hear = move |event: Event<'_>| {
         heard.lock().unwrap().push(match event {
             Event::Started { what, bytes, .. } => format!("started {what} {bytes}"),
-            Event::Advanced { bytes } => format!("advanced {bytes}"),
+            Event::Advanced { bytes, .. } => format!("advanced {bytes}"),
             Event::Unpacking { what } => format!("unpacking {what}"),
             Event::Finished { what, .. } => format!("finished {what}"),
             other => format!("{other:?}"),

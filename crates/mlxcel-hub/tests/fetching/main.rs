@@ -8,4 +8,6 @@ mod clients;
 #[cfg(unix)]
 mod folder;
 mod index;
+#[cfg(unix)]
+mod python;
 mod support;

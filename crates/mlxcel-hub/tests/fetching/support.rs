@@ -186,7 +186,7 @@ pub(crate) fn hub_hearing(
     index: Option<String>,
     hear: impl Fn(Event<'_>) + Send + Sync + 'static,
 ) -> Hub {
-    Hub::new(Settings { cache: cache.to_owned(), index, path: Some("".into()) }, hear)
+    Hub::new(Settings { index, path: Some("".into()), ..Settings::at(cache) }, hear)
 }
 
 /// All files below a folder except locks, relative to it.

@@ -68,7 +68,7 @@ impl Chat {
     pub fn open(options: &Run, model: &str) -> Result<Self> {
         StopMatcher::new(&options.end.stop)?;
         let engine = engines::open(&options.engine)?;
-        let path = mlxcel_hub::resolve(model)?;
+        let path = options.fetching.resolve(model)?;
         let busy = busy(&format!("loading {model}"));
         let (loaded, vocabulary) = loading::load(&path, engines::activation_type(options.dtype))?;
         let Some(vocabulary) = vocabulary? else {

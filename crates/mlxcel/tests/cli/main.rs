@@ -1,13 +1,18 @@
 //! The command line as a user meets it: the real binary, its output, its messages and its exit codes.
 
+mod download;
 mod errors;
 mod golden;
 mod help;
 mod inspect;
+mod list;
 mod real_models;
 mod reference;
+mod rm;
 mod run;
 mod sampling;
+#[path = "../../../mlxcel-hub/tests/protocol/server.rs"]
+mod server;
 mod snapshot;
 mod stories;
 mod streams;
