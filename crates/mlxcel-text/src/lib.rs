@@ -4,6 +4,11 @@
 //! that the caller has already read ([`GgufVocab`]). A [`ChatTemplate`] turns messages into a prompt the way
 //! Hugging Face transformers does, and encodes it so that nothing a user wrote can become a control token.
 //!
+//! Ids equal those of Hugging Face `tokenizers` for a `tokenizer.json` and those of llama.cpp for a GGUF vocabulary;
+//! [`Tokenizer::encode_with_offsets`] also says which bytes each token was made from. Templates render as Python's
+//! Jinja2 does in the environment of transformers, within bounds on instructions, on what they write and on the text
+//! they handle. Where Python stops at a loop over `none`, they go on.
+//!
 //! This crate knows no tensors, no models and no file formats besides the JSON and Jinja files of a
 //! checkpoint folder: it does not parse GGUF, and it never opens a network connection.
 

@@ -33,6 +33,17 @@ fn text() -> impl Strategy<Value = String> {
     proptest::collection::vec(part, 0..6).prop_map(|parts| parts.concat())
 }
 
+/// Pieces of templates, whole and broken.
+fn template_part() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "{{", "}}", "{%", "%}", "{#", "#}", "-", " if ", " else ", "endif", " for ", " in ", "endfor",
+        " set ", " = ", "==", "endset", "macro ", "endmacro", "call ", "raw", "endraw", "messages", "ns.a",
+        "[0]", "(", ")", "[", "]", "{", "}", ".role", "|", "tojson", "'", "\"", "\\", "*", "**", "10", "1.5",
+        " is ", "not ", "none", "é", "字", ",", ":", "\n",
+    ];
+    proptest::sample::select(PIECES).prop_map(str::to_owned)
+}
+
 fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     let options = DetokenizeOptions { special: SpecialText::Show, position: TextPosition::Start };
     let mut detokenizer = Detokenizer::new(tokenizer, options);
@@ -119,6 +130,15 @@ proptest! {
             }
             prop_assert!(stopped);
             prop_assert_eq!(&shown, expected);
+        }
+    }
+
+    #[test]
+    fn any_template_is_an_error_or_a_text_and_never_a_panic(parts in proptest::collection::vec(template_part(), 0..14)) {
+        let source = parts.concat();
+        let request = ChatRequest { messages: vec![json!({ "role": "user" })], ..ChatRequest::default() };
+        if let Ok(template) = ChatTemplate::new(&source, EXACT[0].template_tokens()) {
+            let _ = template.render(&request);
         }
     }
 

@@ -216,8 +216,17 @@ fn build_error(vocab: GgufVocab) -> String {
 #[test]
 fn broken_gguf_vocabularies_are_refused_with_the_reason() {
     let base = || bpe_vocab("smollm");
-    assert!(build_error(GgufVocab { model: "t5".into(), ..base() }).contains("`t5`"));
-    assert!(build_error(GgufVocab { pre: "new-one".into(), ..base() }).contains("`new-one`"));
+    for model in ["t5", "rwkv", "plamo2", "hybriddna", "whitespace", ""] {
+        let error = build_error(GgufVocab { model: model.into(), ..base() });
+        assert!(error.contains(&format!("of kind `{model}`; known kinds are")), "{error}");
+    }
+    for pre in ["afmoe", "whitespace", "new-one"] {
+        let error = build_error(GgufVocab { pre: pre.into(), ..base() });
+        assert!(
+            error.contains(&format!("pre-tokenizer `{pre}`, which this version does not know")),
+            "{error}"
+        );
+    }
     assert!(build_error(GgufVocab::default()).contains("no tokens"));
     assert!(build_error(GgufVocab { token_types: vec![1; 3], ..base() }).contains("602 tokens but 3"));
     assert!(build_error(GgufVocab { eos_id: Some(602), ..base() }).contains("602 as its eos token"));
