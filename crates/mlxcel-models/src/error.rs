@@ -19,6 +19,8 @@ pub enum ModelError {
     UnknownArchitecture { found: String, supported: Vec<&'static str> },
     #[error("the configuration's field '{field}' cannot be read: {reason}")]
     Field { field: String, reason: String },
+    #[error("{family} models make text and this one does not say how it makes embeddings: choose a pooling")]
+    NoPooling { family: &'static str },
     #[error("tensor '{name}' is missing")]
     MissingTensor { name: String },
     #[error("tensor '{name}' has shape {found:?}, expected {expected:?}")]

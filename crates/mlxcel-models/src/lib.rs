@@ -16,6 +16,7 @@ use mlxcel_ir::{Builder, DType, Graph};
 use mlxcel_weights::Checkpoint;
 use serde_json::Value;
 
+pub use blocks::{EmbedOptions, Pooling};
 pub use error::ModelError;
 pub use families::{Built, FAMILIES, Family, ModelKind};
 
@@ -32,30 +33,76 @@ pub struct Model {
 /// Builds the graph of a checkpoint, with activations and cache in `dtype`. Fails on tensors that are missing, of
 /// another shape, or left over.
 pub fn load(checkpoint: &Checkpoint, dtype: DType) -> Result<Model, ModelError> {
-    let (family, config, tables) = match checkpoint.metadata() {
-        Some(metadata) => {
-            let (family, gguf) = gguf::family(metadata)?;
-            (family, gguf::config(checkpoint, metadata, &gguf)?, gguf::rules(&gguf))
-        }
-        None => {
-            let config = checkpoint.config().ok_or(ModelError::NoConfig)?;
-            let family = by_model_type(config)?;
-            (family, config.clone(), family.names.to_vec())
-        }
-    };
+    build(checkpoint, dtype, None)
+}
+
+/// The same for embeddings, from models that were made for them and from decoders.
+pub fn load_embedder(
+    checkpoint: &Checkpoint,
+    dtype: DType,
+    options: EmbedOptions,
+) -> Result<Model, ModelError> {
+    build(checkpoint, dtype, Some(options))
+}
+
+/// What else a family needs to be read: the configuration, and other spellings of names.
+type Source = (&'static Family, Value, Vec<names::Rule>);
+
+fn source(checkpoint: &Checkpoint) -> Result<Source, ModelError> {
+    if let Some(metadata) = checkpoint.metadata() {
+        let (family, gguf) = gguf::family(metadata)?;
+        return Ok((family, gguf::config(checkpoint, metadata, &gguf)?, gguf::rules(&gguf)));
+    }
+    let config = checkpoint.config().ok_or(ModelError::NoConfig)?;
+    let family = by_model_type(config)?;
+    Ok((family, config.clone(), family.names.to_vec()))
+}
+
+fn build(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> Result<Model, ModelError> {
+    let (family, config, mut tables) = source(checkpoint)?;
+    if embed.is_some() {
+        tables.extend(WITHOUT_HEAD);
+    }
     let names = names::Names::new(checkpoint.names(), &tables)?;
     let params = net::Params::new(checkpoint, names);
     let builder = Builder::new();
-    let built = (family.build)(&net::Net::new(&builder, &params, dtype), &config)?;
+    let mut net = net::Net::new(&builder, &params, dtype);
+    if let Some(asked) = embed {
+        let said = || Pooling::read(&net, config.get("pooling_type").and_then(Value::as_u64));
+        let pooling = asked.pooling.map_or_else(said, |pooling| Ok(Some(pooling)))?;
+        net.embed = Some(EmbedOptions { pooling, ..asked });
+    }
+    let mut built = (family.build)(&net, &config)?;
+    if net.embed.is_some_and(|options| options.pooling.is_none()) && built.kind == ModelKind::Generate {
+        return Err(ModelError::NoPooling { family: family.name });
+    }
+    if embed.is_some() {
+        built.kind = ModelKind::Embed;
+    }
+    if built.kind == ModelKind::Embed {
+        built.max_context = built.max_context.min(longest_text(&net)?.unwrap_or(usize::MAX));
+    }
     let tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(true);
     params.finish(|published| {
-        // A shared output layer is sometimes stored twice.
-        let doubled = tied && (published == "lm_head.weight" || published == "embed_out.weight");
-        doubled || family.ignore.iter().any(|pattern| published.contains(pattern))
+        // A shared output layer is sometimes stored twice, and an embedding needs none.
+        let is_head = published.starts_with("lm_head.") || published.starts_with("embed_out.");
+        let unneeded = is_head && (embed.is_some() || (tied && published.ends_with(".weight")));
+        unneeded || family.ignore.iter().any(|pattern| published.contains(pattern))
     })?;
     let graph = builder.finish()?;
     let eos_token_ids = eos_token_ids(checkpoint, &config)?;
     Ok(Model { family: family.name, graph, built, eos_token_ids })
+}
+
+/// Embedding models that were decoders are published without the output layer, and their names without `model.`.
+const WITHOUT_HEAD: [names::Rule; 3] =
+    [("layers.", "model.layers."), ("embed_tokens.", "model.embed_tokens."), ("norm.", "model.norm.")];
+
+/// The tokens that sentence-transformers cuts texts to, where its settings lie beside the model.
+fn longest_text(net: &net::Net<'_>) -> Result<Option<usize>, ModelError> {
+    let settings = net.json_beside("sentence_bert_config.json")?;
+    let longest = settings.as_ref().and_then(|s| s.get("max_seq_length")).and_then(Value::as_u64);
+    Ok(longest.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0))
 }
 
 fn by_model_type(config: &Value) -> Result<&'static Family, ModelError> {

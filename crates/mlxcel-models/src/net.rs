@@ -10,6 +10,7 @@ use mlxcel_ir::{Builder, DType, Tensor};
 use mlxcel_weights::Checkpoint;
 use serde_json::Value;
 
+use crate::blocks::EmbedOptions;
 use crate::error::ModelError;
 use crate::names::Names;
 
@@ -31,6 +32,8 @@ pub struct Net<'g> {
     pub inputs: StepInputs<'g>,
     /// The type activations are kept in.
     pub dtype: DType,
+    /// Set if the model is to make embeddings, whatever it was made for.
+    pub embed: Option<EmbedOptions>,
     params: &'g Params<'g>,
     path: String,
 }
@@ -76,7 +79,7 @@ impl<'c> Params<'c> {
 
 impl<'g> Net<'g> {
     pub(crate) fn new(b: &'g Builder, params: &'g Params<'g>, dtype: DType) -> Self {
-        Net { b, inputs: StepInputs::declare(b), dtype, params, path: String::new() }
+        Net { b, inputs: StepInputs::declare(b), dtype, embed: None, params, path: String::new() }
     }
 
     /// The parameters below `segment`.

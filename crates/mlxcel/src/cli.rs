@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::completions::Completions;
 use crate::devices::Devices;
 use crate::download::Download;
+use crate::embed::Embed;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::list::List;
@@ -29,6 +30,7 @@ Examples:
   mlxcel run
   mlxcel generate -p \"Explain what a compiler does, in two sentences.\"
   mlxcel generate -m ./Qwen3-0.6B --prompt-file question.txt
+  mlxcel embed \"A cat sits on the mat.\" --json
   mlxcel inspect model.gguf
   mlxcel devices";
 
@@ -64,6 +66,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Answer a prompt.
     Generate(Box<Generate>),
+    /// Turn texts into vectors.
+    Embed(Box<Embed>),
     /// Show what a model is made of, its graph, or what an engine does with it.
     Inspect(Inspect),
     /// Turn text into token ids, or token ids into text.

@@ -8,6 +8,8 @@ mod colour;
 mod completions;
 mod devices;
 mod download;
+mod embed;
+mod embedder;
 mod engines;
 mod environment;
 mod exit;
@@ -27,6 +29,7 @@ mod session;
 mod table;
 mod terminal;
 mod tokenize;
+mod texts;
 mod values;
 mod vocabulary;
 
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Generate(options) => generate::run(&options, started),
+        Command::Embed(options) => embed::run(&options),
         Command::Inspect(options) => inspect::run(&options),
         Command::Tokenize(options) => tokenize::run(&options),
         Command::Download(options) => download::run(&options),

@@ -2,6 +2,7 @@
 
 use mlxcel_ir::{DType, Tensor, step};
 
+use super::Pooling;
 use crate::net::{Bias, Net};
 
 /// The output layer.
@@ -22,13 +23,20 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The rows whose logits are wanted; everything after the last layer needs only these.
+/// The rows whose logits are wanted; everything after the last layer needs only these. An embedding needs all.
 pub fn wanted<'g>(net: &Net<'g>, x: Tensor<'g>) -> Tensor<'g> {
+    if net.embed.is_some() {
+        return x;
+    }
     x.gather(net.inputs.logit_rows, 0)
 }
 
-/// Declares the outputs `logits` and `sampled` from normed hidden states.
+/// Declares the outputs `logits` and `sampled` from normed hidden states; `embeddings` alone where they are wanted.
 pub fn logits<'g>(net: &Net<'g>, x: Tensor<'g>, head: Head<'_>) {
+    if let Some(options) = net.embed {
+        let pooling = options.pooling.unwrap_or(Pooling::Last);
+        return pooling.embeddings(net, x.cast(DType::F32));
+    }
     let mut y = net.linear(head.name, x, head.vocabulary, Bias::No).cast(DType::F32);
     if head.scale != 1.0 {
         y = y * head.scale;

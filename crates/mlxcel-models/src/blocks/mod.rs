@@ -15,5 +15,5 @@ pub use head::{Head, logits, wanted};
 pub use latent::{Latent, latent_attention};
 pub use mlp::{Mlp, gated_mlp, mlp};
 pub use moe::{Experts, Moe, expert_mlp, expert_weights, moe};
-pub use pooling::Pooling;
+pub use pooling::{EmbedOptions, Pooling};
 pub use recurrent::recurrent;

@@ -1,7 +1,7 @@
 //! BERT <https://arxiv.org/abs/1810.04805> as a sentence encoder <https://arxiv.org/abs/1908.10084>: full attention
 //! within each sequence, then one normalised vector per sequence.
 
-use mlxcel_ir::{AttentionSpec, DType, ReduceOp, Tensor, step};
+use mlxcel_ir::{AttentionSpec, DType, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -52,7 +52,8 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let c = Common::read(net, config)?;
     let own: Config = read(config)?;
     let (eps, hidden) = (own.layer_norm_eps.unwrap_or(1e-12), c.hidden_size);
-    let pooling = Pooling::read(net, own.pooling_type)?;
+    let asked = net.embed.and_then(|options| options.pooling);
+    let pooling = asked.map_or_else(|| Pooling::read(net, own.pooling_type), |asked| Ok(Some(asked)))?;
     let act = activation("hidden_act", c.hidden_act.as_deref().unwrap_or("gelu"))?;
     let feed_forward = Mlp { width: c.intermediate_size, activation: act, bias: Bias::Yes };
 
@@ -72,9 +73,7 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
         let h = mlp(&layer, x, ["intermediate.dense", "output.dense"], feed_forward);
         x = layer.layer_norm("output.LayerNorm", h + x, eps, Bias::Yes);
     }
-    let y = pooling.apply(net, x.cast(DType::F32));
-    let length = (y * y).reduce_keep(ReduceOp::Sum, 1).sqrt();
-    net.b.output(step::EMBEDDINGS, y / length.max(length.number(1e-12)));
+    pooling.unwrap_or(Pooling::Mean).embeddings(net, x.cast(DType::F32));
     Ok(Built { kind: ModelKind::Embed, ..Built::new(&c, &[]) })
 }
 

@@ -1,6 +1,7 @@
 //! The command line as a user meets it: the real binary, its output, its messages and its exit codes.
 
 mod download;
+mod embed;
 mod errors;
 mod golden;
 mod help;
