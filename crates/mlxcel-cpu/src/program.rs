@@ -179,6 +179,12 @@ impl Program for CpuProgram {
         self.finished.remove(&ticket.0).ok_or(EngineError::UnknownTicket { ticket: ticket.0 })
     }
 
+    fn working_bytes(&mut self, outputs: &[&str], sizes: &Bindings) -> Result<Option<u64>, EngineError> {
+        let outputs: Vec<String> = outputs.iter().map(|name| name.to_string()).collect();
+        self.prepare(&outputs)?;
+        self.plans[&outputs].working_bytes(sizes).map(Some)
+    }
+
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
         let count = self.leaves.dims.get(axis).copied().unwrap_or(0);
         let bad = pairs.iter().flat_map(|(a, b)| [*a, *b]).find(|&i| i as usize >= count);

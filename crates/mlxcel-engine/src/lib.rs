@@ -56,6 +56,12 @@ pub trait Program: Send {
 
     /// Copies entries of every state whose first axis is `axis` (`blocks` or `slots`), from first to second.
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError>;
+
+    /// Bytes that a step with these outputs keeps beside weights, states and feeds, where the graph's symbols have
+    /// these sizes; `None` if the engine cannot tell beforehand.
+    fn working_bytes(&mut self, _outputs: &[&str], _sizes: &Bindings) -> Result<Option<u64>, EngineError> {
+        Ok(None)
+    }
 }
 
 /// A step that was submitted and not collected.

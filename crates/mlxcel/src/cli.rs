@@ -68,7 +68,7 @@ pub enum Command {
     Generate(Box<Generate>),
     /// Turn texts into vectors.
     Embed(Box<Embed>),
-    /// Show what a model is made of, its graph, or what an engine does with it.
+    /// Show what a model is made of, what memory it needs, its graph, or what an engine does with it.
     Inspect(Inspect),
     /// Turn text into token ids, or token ids into text.
     Tokenize(Tokenize),

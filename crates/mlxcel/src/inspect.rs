@@ -1,5 +1,5 @@
-//! `mlxcel inspect`: what a model is made of, its graph, or an engine's plan for it. Nothing is computed and no weight
-//! is read.
+//! `mlxcel inspect`: what a model is made of and the memory it needs, its graph, or an engine's plan for it. Nothing is
+//! computed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -8,12 +8,14 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use mlxcel_ir::{DType, Op};
+use mlxcel_ir::Op;
 use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
 use crate::cli::{EngineName, FetchArgs, Precision};
+use crate::cli::{EngineName, Precision};
+use crate::fit::{self, Fit};
 use crate::report::in_words;
 use crate::session::Loaded;
 use crate::table::{self, Align};
@@ -22,6 +24,7 @@ use crate::{engines, plan};
 const EXAMPLES: &str = "\
 Examples:
   mlxcel inspect smollm2
+  mlxcel inspect model.gguf --ctx-size 32768
   mlxcel inspect model.gguf --plan
   mlxcel inspect ./Qwen3-0.6B --graph > qwen3.txt
   mlxcel inspect ./Qwen3-0.6B --json";
@@ -43,9 +46,13 @@ pub struct Inspect {
     /// The type of activations and cache.
     #[arg(long, value_enum, default_value_t)]
     pub dtype: Precision,
-    /// The engine whose plan is shown.
-    #[arg(long, value_enum, default_value_t, requires = "plan")]
+    /// The engine whose memory or plan is shown.
+    #[arg(long, value_enum, default_value_t)]
     pub engine: EngineName,
+    /// Tokens that memory is counted for [default: the model's context].
+    #[arg(short, long, value_name = "N", conflicts_with_all = ["graph", "plan"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx_size: Option<u32>,
     /// Print one JSON object.
     #[arg(long, conflicts_with = "graph")]
     pub json: bool,
@@ -67,6 +74,7 @@ struct Facts {
     dtype: String,
     cache_bytes_per_token: u64,
     state_bytes_per_sequence: u64,
+    memory: Fit,
 }
 
 pub fn run(options: &Inspect) -> Result<ExitCode> {
@@ -83,7 +91,7 @@ pub fn run(options: &Inspect) -> Result<ExitCode> {
         let plan = plan::plan(&graph, &*engines::by_name(options.engine)?);
         if options.json { serde_json::to_string(&plan)? } else { plan.to_text() }
     } else {
-        let facts = Facts::new(&options.model, &loaded, dtype);
+        let facts = Facts::new(options, &loaded)?;
         if options.json { serde_json::to_string(&facts)? } else { facts.to_text() }
     };
     let mut stdout = io::stdout().lock();
@@ -106,10 +114,11 @@ pub fn explain(path: &Path, error: ModelError) -> anyhow::Error {
 }
 
 impl Facts {
-    fn new(model: &str, loaded: &Loaded, dtype: DType) -> Self {
+    fn new(options: &Inspect, loaded: &Loaded) -> Result<Self> {
         let Loaded { checkpoint, model: built } = loaded;
+        let engine = engines::by_name(options.engine)?;
         let mut facts = Facts {
-            model: model.to_string(),
+            model: options.model.clone(),
             family: built.family,
             parameters: 0,
             tensors: BTreeMap::new(),
@@ -117,16 +126,17 @@ impl Facts {
             context: built.built.max_context,
             vocabulary: built.built.vocab_size,
             layers: layers(loaded),
-            dtype: dtype.to_string(),
+            dtype: engines::activation_type(options.dtype).to_string(),
             cache_bytes_per_token: loaded.bytes_per_token(),
             state_bytes_per_sequence: loaded.bytes_per_sequence(),
+            memory: fit::judge(loaded, &*engine, options.ctx_size.map(|n| n as usize))?,
         };
         for (dtype, shape) in checkpoint.names().filter_map(|name| checkpoint.info(name)) {
             facts.parameters += shape.iter().map(|&n| n as u64).product::<u64>();
             facts.bytes += dtype.storage_bytes(shape).unwrap_or(0) as u64;
             *facts.tensors.entry(dtype.to_string()).or_default() += 1;
         }
-        facts
+        Ok(facts)
     }
 
     fn to_text(&self) -> String {
@@ -156,6 +166,7 @@ impl Facts {
         };
         state("KV cache", self.cache_bytes_per_token, "token");
         state("state", self.state_bytes_per_sequence, "sequence");
+        rows.extend(self.memory.rows());
         table::format([Align::Left, Align::Left], &rows)
     }
 }

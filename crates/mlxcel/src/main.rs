@@ -13,6 +13,7 @@ mod embedder;
 mod engines;
 mod environment;
 mod exit;
+mod fit;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -63,10 +64,15 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         // Who closes our output has read enough.
-        if is_closed_pipe(&error) {
+        if has_kind(&error, io::ErrorKind::BrokenPipe) {
             return ExitCode::SUCCESS;
         }
-        say(&format!("{ERROR}error:{ERROR:#} {error}"));
+        let message = if has_kind(&error, io::ErrorKind::StorageFull) {
+            format!("cannot write the output: {error}; make room, or write it elsewhere")
+        } else {
+            error.to_string()
+        };
+        say(&format!("{ERROR}error:{ERROR:#} {message}"));
         ExitCode::FAILURE
     })
 }
@@ -76,6 +82,7 @@ fn say(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+/// Whether it is an error of a stream, of this kind. Errors about files have become messages where they happened.
+fn has_kind(error: &anyhow::Error, kind: io::ErrorKind) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == kind)
 }

@@ -259,6 +259,9 @@ impl Session {
     }
 }
 
+/// Tokens of a prompt that are computed in one step at most.
+pub const CHUNK_TOKENS_MAX: usize = 512;
+
 /// How many tokens of a prompt are computed in one step: enough to use the machine, few enough that a person who
 /// interrupts is heard soon. The results do not depend on it.
 struct Chunk {
@@ -273,7 +276,7 @@ impl Default for Chunk {
 
 impl Chunk {
     const FIRST: usize = 64;
-    const RANGE: RangeInclusive<usize> = 32..=512;
+    const RANGE: RangeInclusive<usize> = 32..=CHUNK_TOKENS_MAX;
     /// A step should take about this long.
     const WISHED: Duration = Duration::from_secs(1);
 

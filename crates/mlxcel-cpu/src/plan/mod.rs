@@ -36,6 +36,29 @@ pub(crate) struct Plan {
     pub(crate) dims: DimTable,
 }
 
+impl Plan {
+    /// What its slots grow to when it runs under these bindings.
+    pub(crate) fn working_bytes(&self, bindings: &Bindings) -> Result<u64, EngineError> {
+        let sizes = self.dims.bind(bindings)?;
+        let mut slots = vec![0; self.slots];
+        let mut total = 0u64;
+        for step in &self.steps {
+            for result in &step.results {
+                if let Place::Slot(slot) | Place::ViewOr(slot) | Place::Copy(slot, _) = result.place {
+                    let bytes = result.dtype.storage_bytes(&result.dims(&sizes)).unwrap_or(usize::MAX);
+                    slots[slot] = bytes.max(slots[slot]);
+                }
+            }
+            if let Kernel::Regions(regions) = &step.kernel {
+                for region in regions {
+                    total = total.saturating_add(region.plan.working_bytes(bindings)?);
+                }
+            }
+        }
+        Ok(slots.into_iter().fold(total, |sum, bytes| sum.saturating_add(bytes as u64)))
+    }
+}
+
 /// Where a value comes from that no step computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaf {

@@ -38,6 +38,69 @@ fn every_kind_of_model_can_be_inspected() {
 }
 
 #[test]
+fn memory_is_the_sum_of_weights_cache_and_activations_at_a_length() {
+    let llama = fixture_argument("golden/llama/f32");
+    let at = |tokens: &str| run_json(&["inspect", &llama, "--ctx-size", tokens])["memory"].clone();
+    let number =
+        |fit: &serde_json::Value, name: &str| fit[name].as_u64().unwrap_or_else(|| panic!("{name}: {fit}"));
+    let (short, long) = (at("32"), at("512"));
+    assert_eq!(run_json(&["inspect", &llama])["memory"]["context"], 512, "the model's context");
+    for fit in [&short, &long] {
+        let parts = ["weight_bytes", "cache_bytes", "state_bytes", "activation_bytes"];
+        assert_eq!(parts.iter().map(|part| number(fit, part)).sum::<u64>(), number(fit, "total_bytes"));
+        assert_eq!(
+            number(fit, "weight_bytes"),
+            run_json(&["inspect", &llama])["bytes"].as_u64().expect("bytes")
+        );
+    }
+    // From config.json: two layers of two key heads of 24 numbers.
+    assert_eq!(number(&short, "cache_bytes"), 32 * 2 * 2 * 2 * 24 * 4);
+    assert_eq!(number(&long, "cache_bytes"), 512 * 2 * 2 * 2 * 24 * 4);
+    // A step of 512 tokens holds at least the hidden states of 64 numbers, their norm and what is added to them.
+    assert!((3 * 512 * 64 * 4..64 << 20).contains(&number(&long, "activation_bytes")), "{long}");
+    assert!(number(&short, "activation_bytes") < number(&long, "activation_bytes"));
+    if cfg!(target_os = "linux") {
+        assert_eq!((&long["fits"], number(&long, "largest_context")), (&true.into(), 512));
+        assert!(number(&long, "available_bytes") > number(&long, "total_bytes"));
+    }
+    let done = run(&["inspect", &llama, "--ctx-size", "513"]);
+    assert_eq!((done.code, done.stdout.as_str()), (Some(1), ""));
+    assert!(done.stderr.contains("513") && done.stderr.contains("512 tokens"), "{}", done.stderr);
+}
+
+/// No machine has memory for the cache of a context like this.
+#[test]
+fn a_context_that_does_not_fit_is_told_with_the_largest_that_does() {
+    let model = crate::support::ModelCopy::llama();
+    let claimed: u64 = 1 << 40;
+    model.configure("max_position_embeddings", claimed.into());
+    let got = run_json(&["inspect", model.argument()]);
+    let fit = &got["memory"];
+    assert_eq!(fit["context"], claimed);
+    if let Some(available) = fit["available_bytes"].as_u64() {
+        assert_eq!(fit["fits"], false);
+        let largest = fit["largest_context"].as_u64().expect("a number");
+        let per_token = got["cache_bytes_per_token"].as_u64().expect("a number");
+        assert!(largest > 0 && largest * per_token <= available, "{fit}");
+        assert!((largest + 32) * per_token * 2 > available, "much more would fit: {fit}");
+        let text = run(&["inspect", model.argument()]).stdout;
+        assert!(text.lines().any(|line| line.starts_with("fits ") && line.contains("no: ")), "{text}");
+    }
+}
+
+#[test]
+fn an_encoder_needs_no_cache_and_sees_its_text_at_once() {
+    let bert = fixture_argument("golden/bert/f32");
+    let at =
+        |tokens: &str| run_json(&["inspect", &bert, "-c", tokens])["memory"]["activation_bytes"].as_u64();
+    let (short, long) = (at("8").expect("known"), at("32").expect("known"));
+    assert!(short * 3 < long, "{short} {long}");
+    assert_eq!(run_json(&["inspect", &bert])["memory"]["cache_bytes"], 0);
+    let unknown = run_json(&["inspect", &bert, "--engine", "reference"]);
+    assert!(unknown["memory"]["activation_bytes"].is_null(), "{unknown}");
+}
+
+#[test]
 fn the_graph_is_printed_in_a_form_that_parses() {
     let done = run(&["inspect", &fixture_argument("golden/qwen3_moe/f32"), "--graph"]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);

@@ -18,7 +18,9 @@ mod snapshot;
 mod stories;
 mod streams;
 mod support;
+mod surroundings;
 #[cfg(unix)]
 mod terminal;
 mod text;
 mod tokenize;
+mod wording;
