@@ -29,8 +29,8 @@ mod run;
 mod session;
 mod table;
 mod terminal;
-mod tokenize;
 mod texts;
+mod tokenize;
 mod values;
 mod vocabulary;
 
