@@ -13,7 +13,7 @@ use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cli::{EngineArgs, Precision};
+use crate::cli::{EngineArgs, FetchArgs, Precision};
 use crate::embedder::Embedder;
 use crate::session::Loaded;
 use crate::texts::{self, Source, Text};
@@ -49,9 +49,11 @@ pub struct Embed {
     /// Cut texts that are longer than the model's context; without it they are refused.
     #[arg(long, help_heading = "Input")]
     pub truncate: bool,
-    /// A model folder, a .gguf file, or an alias; an alias is fetched on first use.
+    /// A model folder, a .gguf file, an alias, or OWNER/NAME on the hub; fetched on first use.
     #[arg(short, long, value_name = "MODEL", default_value = "minilm", help_heading = "Model")]
     pub model: String,
+    #[command(flatten)]
+    pub fetching: FetchArgs,
     /// The type of activations.
     #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub dtype: Precision,
@@ -158,7 +160,7 @@ fn source(options: &Embed) -> Source {
 
 fn prepare(options: &Embed) -> Result<Work<'_>> {
     let engine = engines::open(&options.engine)?;
-    let path = mlxcel_hub::resolve(&options.model)?;
+    let path = options.fetching.resolve(&options.model)?;
     let checkpoint = Checkpoint::open(&path)?;
     let pooling = options.pooling.map(|name| match name {
         PoolingName::Mean => Pooling::Mean,

@@ -14,7 +14,6 @@ use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
 use crate::cli::{EngineName, FetchArgs, Precision};
-use crate::cli::{EngineName, Precision};
 use crate::fit::{self, Fit};
 use crate::report::in_words;
 use crate::session::Loaded;
