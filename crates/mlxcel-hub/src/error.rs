@@ -115,7 +115,7 @@ pub enum Error {
     #[error("the package index address '{url}' is not one (expected http://… or https://…)")]
     BadIndexUrl { url: String },
 
-    #[error("cannot reach {url}: {source}")]
+    #[error("cannot reach {url}: {source}; check the address, the network and the proxy settings")]
     Http { url: String, source: Box<ureq::Error> },
 
     #[error("{url} answered with HTTP status {status}{}", wait_words(.retry_after))]

@@ -26,10 +26,12 @@ use crate::{
     name::{HubName, is_commit},
     paths,
     record::Record,
-    retry::Retries,
+    retry::{Patience, Retries},
     select::{self, Wanted},
     transfer::Transfer,
 };
+
+const ASK_ATTEMPTS_MAX: u32 = 3;
 
 /// Whether what is on this machine is good enough, or the hub is asked for what is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +99,10 @@ impl Hub {
 
     fn ask(&self, api: &Api, model: &HubName) -> Result<Listing> {
         let (what, stop) = (model.id(), AtomicBool::new(false));
-        let retries = Retries::new(&what, self.settings.patience, &*self.progress, &stop);
+        // Who waits for a first answer should soon learn that there is none; a download has time.
+        let attempts = self.settings.patience.attempts.min(ASK_ATTEMPTS_MAX);
+        let patience = Patience { attempts, ..self.settings.patience };
+        let retries = Retries::new(&what, patience, &*self.progress, &stop);
         retries.run(|| api.listing(model).map_err(|error| (error, false)))
     }
 

@@ -12,6 +12,7 @@ use clap::Args;
 use mlxcel_text::{EncodeOptions, EncodedToken, SpecialText, SpecialTokens, Tokenizer};
 use serde_json::{Value, json};
 
+use crate::cli::FetchArgs;
 use crate::prompt::check_vocabulary;
 use crate::table::{self, Align};
 use crate::vocabulary;
@@ -32,9 +33,11 @@ pub struct Tokenize {
     /// The text [default: standard input, read to its end as it is].
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "decode"])]
     pub text: Option<String>,
-    /// A model folder, a .gguf file, or an alias; only its tokenizer is read.
+    /// A model folder, a .gguf file, an alias, or OWNER/NAME on the hub; only its tokenizer is read.
     #[arg(short, long, value_name = "MODEL", default_value = mlxcel_hub::DEFAULT_MODEL)]
     pub model: String,
+    #[command(flatten)]
+    pub fetching: FetchArgs,
     /// Read the text from a file as it is, - for standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with = "decode")]
     pub file: Option<PathBuf>,
@@ -72,10 +75,10 @@ pub fn run(options: &Tokenize) -> Result<ExitCode> {
     // Input is read first, so that what is wrong with it is said before anything is fetched.
     let output = if let Some(ids) = &options.decode {
         let ids = read_ids(ids)?;
-        decode(&open(&options.model)?, &ids, options)?
+        decode(&open(options)?, &ids, options)?
     } else {
         let text = read_text(options)?;
-        encode(&open(&options.model)?, &text, options)?
+        encode(&open(options)?, &text, options)?
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(output.as_bytes())?;
@@ -83,8 +86,8 @@ pub fn run(options: &Tokenize) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(model: &str) -> Result<Tokenizer> {
-    let path = mlxcel_hub::resolve(model)?;
+fn open(options: &Tokenize) -> Result<Tokenizer> {
+    let path = options.fetching.resolve(&options.model)?;
     match vocabulary::open_tokenizer(&path)? {
         Some(tokenizer) => Ok(tokenizer),
         None => bail!(
