@@ -21,8 +21,8 @@ pub(crate) struct CpuProgram {
     leaves: Leaves,
     weights: Vec<Matrix>,
     states: Vec<State>,
-    /// One plan for each list of outputs that was asked for.
-    plans: HashMap<Vec<String>, Plan>,
+    /// Plans by the outputs that were asked for.
+    plans: Vec<(Vec<String>, Plan)>,
     arena: Arena,
     inputs: Vec<Buffer>,
     finished: BTreeMap<u64, Vec<HostTensor>>,
@@ -71,7 +71,7 @@ impl CpuProgram {
             leaves,
             weights: statics.matrices,
             states,
-            plans: HashMap::new(),
+            plans: vec![],
             arena: Arena::default(),
             inputs: vec![],
             finished: BTreeMap::new(),
@@ -79,30 +79,33 @@ impl CpuProgram {
         };
         // All outputs at once, so that nothing can turn out to be unsupported later.
         let all: Vec<String> = program.graph.outputs().iter().map(|(n, _)| n.clone()).collect();
-        program.prepare(&all)?;
+        program.prepare(&all.iter().map(String::as_str).collect::<Vec<_>>())?;
         Ok(program)
     }
 
-    fn prepare(&mut self, outputs: &[String]) -> Result<(), EngineError> {
-        if self.plans.contains_key(outputs) {
-            return Ok(());
+    /// The number of the plan for these outputs, made if it is the first time.
+    fn prepare(&mut self, outputs: &[&str]) -> Result<usize, EngineError> {
+        if let Some(known) = self.plans.iter().position(|(names, _)| names == outputs) {
+            return Ok(known);
         }
-        let find = |name: &String| -> Result<Value, EngineError> {
+        let find = |name: &&str| -> Result<Value, EngineError> {
             let found = self.graph.outputs().iter().find(|(n, _)| n == name);
-            found.map(|(_, v)| *v).ok_or_else(|| EngineError::UnknownOutput { name: name.clone() })
+            found.map(|(_, v)| *v).ok_or_else(|| EngineError::UnknownOutput { name: name.to_string() })
         };
         let wanted = outputs.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         let plan = build(&self.graph, &self.leaves, &wanted)?;
-        self.plans.insert(outputs.to_vec(), plan);
-        Ok(())
+        self.plans.push((outputs.iter().map(|o| o.to_string()).collect(), plan));
+        Ok(self.plans.len() - 1)
     }
 
-    /// Copies the feeds to aligned memory of the program.
-    fn feed(&mut self, feeds: &Feeds) -> Result<(), EngineError> {
+    /// Copies the feeds, which were checked, to aligned memory of the program.
+    #[allow(unsafe_code)]
+    fn feed(&mut self, feeds: &Feeds) -> Result<Vec<View<'static>>, EngineError> {
         let tensors = self.graph.inputs().filter_map(|(_, node)| match &node.op {
             Op::Input { name, .. } => feeds.get(name),
             _ => None,
         });
+        let mut views = Vec::with_capacity(self.inputs.len());
         for (i, t) in tensors.enumerate() {
             if self.inputs.len() <= i {
                 self.inputs.push(Buffer::zeroed(0, "an input")?);
@@ -111,29 +114,18 @@ impl CpuProgram {
                 self.inputs[i] = Buffer::zeroed(t.bytes().len().next_power_of_two(), "an input")?;
             }
             self.inputs[i].bytes_mut()[..t.bytes().len()].copy_from_slice(t.bytes());
+            // SAFETY: the buffer holds this tensor, and is not written before the next step.
+            views.push(unsafe { View::new(self.inputs[i].ptr(), t.dtype(), Layout::contiguous(t.shape())) });
         }
-        Ok(())
+        Ok(views)
     }
 
-    #[allow(unsafe_code)]
-    fn arguments(&self, bindings: &Bindings) -> Vec<View<'static>> {
-        let view = |((_, node), buffer): ((u32, &mlxcel_ir::Node), &Buffer)| {
-            let t = &node.types[0];
-            let shape: Vec<usize> =
-                t.shape.iter().map(|d| d.eval(bindings).expect("feeds were bound")).collect();
-            // SAFETY: `feed` filled the buffer with this tensor; it is not written before the next step.
-            unsafe { View::new(buffer.ptr(), t.dtype, Layout::contiguous(&shape)) }
-        };
-        self.graph.inputs().zip(&self.inputs).map(view).collect()
-    }
-
-    fn step(&mut self, feeds: &Feeds, outputs: &[String]) -> Result<Vec<HostTensor>, EngineError> {
+    fn step(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Vec<HostTensor>, EngineError> {
         let bindings = feeds.bind(&self.graph, &self.leaves.dims)?;
-        self.prepare(outputs)?;
-        self.feed(feeds)?;
-        let arguments = self.arguments(&bindings);
+        let plan = self.prepare(outputs)?;
+        let arguments = self.feed(feeds)?;
         let states: Vec<View<'_>> = self.states.iter().map(|s| s.view()).collect();
-        let plan = &self.plans[outputs];
+        let plan = &self.plans[plan].1;
         let sources = Sources { arguments: &arguments, weights: &self.weights, states: &states };
         let (ctx, arena) = (&*self.ctx, &mut self.arena);
         let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
@@ -168,8 +160,7 @@ fn to_host(ctx: &Context, view: &View<'_>) -> Result<HostTensor, EngineError> {
 
 impl Program for CpuProgram {
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
-        let outputs: Vec<String> = outputs.iter().map(|o| o.to_string()).collect();
-        let results = self.step(feeds, &outputs)?;
+        let results = self.step(feeds, outputs)?;
         self.next += 1;
         self.finished.insert(self.next, results);
         Ok(Ticket(self.next))
@@ -180,9 +171,8 @@ impl Program for CpuProgram {
     }
 
     fn working_bytes(&mut self, outputs: &[&str], sizes: &Bindings) -> Result<Option<u64>, EngineError> {
-        let outputs: Vec<String> = outputs.iter().map(|name| name.to_string()).collect();
-        self.prepare(&outputs)?;
-        self.plans[&outputs].working_bytes(sizes).map(Some)
+        let plan = self.prepare(outputs)?;
+        self.plans[plan].1.working_bytes(sizes).map(Some)
     }
 
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {

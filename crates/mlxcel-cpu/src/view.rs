@@ -2,6 +2,7 @@
 //! row-major memory a kernel fills. The planner decides which memory; kernels never allocate results.
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use half::{bf16, f16};
@@ -116,6 +117,14 @@ impl<'a> View<'a> {
             walk.step();
         }
         out
+    }
+
+    /// As [`View::numbers`] of floats, borrowed where they already lie so.
+    pub(crate) fn floats(&self) -> Cow<'a, [f32]> {
+        if self.dtype == DType::F32 && self.layout.is_contiguous() {
+            return Cow::Borrowed(self.elements_of());
+        }
+        Cow::Owned(self.numbers())
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod dot;
 pub(crate) mod elementwise;
 pub(crate) mod index;
 pub(crate) mod linear;
+pub(crate) mod lines;
 pub(crate) mod norm;
 pub(crate) mod order;
 pub(crate) mod recurrent;

@@ -1,10 +1,13 @@
 //! Norms and softmax over lines of the last axis (softmax: of any axis).
 //!
-//! Algorithm: a line is widened to `f32` in scratch, statistics are taken over [`LANES`] partial sums in a fixed
+//! Algorithm: a line is widened to `f32`, statistics are taken over [`LANES`] partial sums in a fixed
 //! order, and the result is rounded once. Lines are cut over the threads; a line never depends on its neighbours.
 //! Checked against the decompositions, which compute in `f64`.
 #![allow(unsafe_code)]
 
+use mlxcel_ir::DType;
+
+use super::lines::Lines;
 use crate::context::Context;
 use crate::lanes::Lane;
 use crate::layout::{Layout, Walk};
@@ -13,7 +16,7 @@ use crate::simd::{Kernel, Simd};
 use crate::view::{Out, Shared, View};
 
 /// Partial sums of a line.
-const LANES: usize = 16;
+const LANES: usize = 64;
 
 /// What is done to each line.
 #[derive(Clone, Copy, Debug)]
@@ -32,45 +35,125 @@ pub(crate) fn norm(
     out: &mut Out<'_>,
 ) {
     let n = out.shape.last().copied().unwrap_or(1);
-    let [weight, bias] = parameters.map(|p| p.map(|v| v.numbers::<f32>()));
-    let job = Lines { kind, weight: weight.as_deref(), bias: bias.as_deref() };
+    let [weight, bias] = parameters.map(|p| p.map(View::floats));
+    let job = Job { kind, weight: weight.as_deref(), bias: bias.as_deref() };
     each_line(ctx, x, n, out, &job);
 }
 
 /// `(x + residual, rms_norm of it)`.
 pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps: f32, outs: &mut [Out<'_>]) {
     let [sum, normed] = outs else { unreachable!("the op has two results") };
-    let (n, dtype, size) = (sum.shape[sum.shape.len() - 1], sum.dtype, sum.size());
+    let n = sum.shape[sum.shape.len() - 1];
     if sum.elements() == 0 {
         return;
     }
-    let weight = weight.numbers::<f32>();
-    let (a, b) = (Source::new(x, n), Source::new(residual, n));
-    let job = Lines { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
-    let lines = sum.elements() / n;
-    let per_task = ctx.threads.lines_per_task(lines, n);
-    let normed = Shared(normed.bytes().as_mut_ptr());
-    ctx.threads.chunks(sum.bytes(), per_task * n * size, |task, sums| {
-        let (mut line, mut other) = (vec![0.0; n], vec![0.0; n]);
-        for (i, sum) in sums.chunks_mut(n * size).enumerate() {
-            let at = task * per_task + i;
-            // SAFETY: both results have the same lines, and each belongs to one task.
-            let out = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n * size), n * size) };
-            a.load(at, &mut line);
-            b.load(at, &mut other);
-            line.iter_mut().zip(&other).for_each(|(l, o)| *l += o);
-            f32::store(dtype, &line, sum);
-            // The norm sees the sum as it was rounded.
-            f32::load(dtype, sum, (0, 1), &mut line);
-            ctx.level.dispatch(Line { job: &job, line: &mut line });
-            f32::store(dtype, &line, out);
+    let weight = weight.floats();
+    let job = Job { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
+    let residual = Residual { job: &job, x: Lines::new(x), residual: Lines::new(residual), n };
+    match sum.dtype {
+        DType::F32 => residual.run(ctx, sum, normed),
+        _ => residual.run_rounded(ctx, sum, normed),
+    }
+}
+
+/// Sums and their norms.
+struct Residual<'a> {
+    job: &'a Job<'a>,
+    x: Lines<'a>,
+    residual: Lines<'a>,
+    n: usize,
+}
+
+impl Residual<'_> {
+    fn run(&self, ctx: &Context, sum: &mut Out<'_>, normed: &mut Out<'_>) {
+        let n = self.n;
+        let per_task = ctx.threads.lines_per_task(sum.elements() / n, n);
+        let normed = Shared(normed.slice::<f32>().as_mut_ptr());
+        ctx.threads.chunks(sum.slice::<f32>(), per_task * n, |task, sums| {
+            for (i, total) in sums.chunks_mut(n).enumerate() {
+                let at = task * per_task + i;
+                // SAFETY: both results have the same lines, and each belongs to one task.
+                let line = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n), n) };
+                match (self.x.plain(at), self.residual.plain(at)) {
+                    (Some(a), Some(b)) => ctx.level.dispatch(Add { a, b, total, line }),
+                    _ => {
+                        self.x.load(at, total);
+                        self.residual.load(at, line);
+                        ctx.level.dispatch(Sum { total, line });
+                    }
+                }
+                ctx.level.dispatch(Line { job: self.job, line });
+            }
+        });
+    }
+
+    /// Results narrower than `f32` take a scratch line; the norm sees the sum as it was rounded.
+    fn run_rounded(&self, ctx: &Context, sum: &mut Out<'_>, normed: &mut Out<'_>) {
+        let (n, dtype, size) = (self.n, sum.dtype, sum.size());
+        let per_task = ctx.threads.lines_per_task(sum.elements() / n, n);
+        let normed = Shared(normed.bytes().as_mut_ptr());
+        ctx.threads.chunks(sum.bytes(), per_task * n * size, |task, sums| {
+            let (mut total, mut line) = (vec![0.0; n], vec![0.0; n]);
+            for (i, sum) in sums.chunks_mut(n * size).enumerate() {
+                let at = task * per_task + i;
+                // SAFETY: both results have the same lines, and each belongs to one task.
+                let out = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n * size), n * size) };
+                self.x.load(at, &mut total);
+                self.residual.load(at, &mut line);
+                ctx.level.dispatch(Sum { total: &mut total, line: &mut line });
+                f32::store(dtype, &total, sum);
+                f32::load(dtype, sum, (0, 1), &mut line);
+                ctx.level.dispatch(Line { job: self.job, line: &mut line });
+                f32::store(dtype, &line, out);
+            }
+        });
+    }
+}
+
+/// Two lines of the results become the sum of two others.
+struct Add<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    total: &'a mut [f32],
+    line: &'a mut [f32],
+}
+
+impl Kernel for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let n = self.total.len();
+        let (a, b, line) = (&self.a[..n], &self.b[..n], &mut self.line[..n]);
+        for i in 0..n {
+            let sum = a[i] + b[i];
+            self.total[i] = sum;
+            line[i] = sum;
         }
-    });
+    }
+}
+
+/// Both lines become their sum.
+struct Sum<'a> {
+    total: &'a mut [f32],
+    line: &'a mut [f32],
+}
+
+impl Kernel for Sum<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for (total, x) in self.total.iter_mut().zip(self.line) {
+            *total += *x;
+            *x = *total;
+        }
+    }
 }
 
 /// Softmax along `axis`.
 pub(crate) fn softmax(ctx: &Context, x: &View<'_>, axis: usize, out: &mut Out<'_>) {
-    let job = Lines { kind: Norm::Softmax, weight: None, bias: None };
+    let job = Job { kind: Norm::Softmax, weight: None, bias: None };
     if axis + 1 == out.shape.len() {
         return each_line(ctx, x, out.shape[axis], out, &job);
     }
@@ -93,40 +176,22 @@ pub(crate) fn softmax(ctx: &Context, x: &View<'_>, axis: usize, out: &mut Out<'_
     }
 }
 
-/// Lines of the last axis of a strided view.
-struct Source<'a> {
-    view: View<'a>,
-    /// Of the other axes.
-    outer: Layout,
-    stride: usize,
-}
-
-impl<'a> Source<'a> {
-    fn new(view: &View<'a>, n: usize) -> Self {
-        let last = view.layout.rank().saturating_sub(1);
-        debug_assert!(view.shape().last().copied().unwrap_or(1) == n, "lines of another length");
-        let stride = view.layout.strides.last().copied().unwrap_or(1);
-        let outer = Layout {
-            shape: view.layout.shape[..last].iter().copied().collect(),
-            strides: view.layout.strides[..last].iter().copied().collect(),
-        };
-        Source { view: *view, outer: outer.merged(), stride }
-    }
-
-    fn load(&self, line: usize, out: &mut [f32]) {
-        let layouts = [self.outer];
-        let offset = Walk::new(&layouts, self.outer.rank(), line).offsets[0];
-        f32::load(self.view.dtype, self.view.bytes(), (offset, self.stride), out);
-    }
-}
-
-fn each_line(ctx: &Context, x: &View<'_>, n: usize, out: &mut Out<'_>, job: &Lines<'_>) {
+fn each_line(ctx: &Context, x: &View<'_>, n: usize, out: &mut Out<'_>, job: &Job<'_>) {
     let (dtype, size) = (out.dtype, out.size());
     if out.elements() == 0 {
         return;
     }
-    let source = Source::new(x, n);
+    let source = Lines::new(x);
     let per_task = ctx.threads.lines_per_task(out.elements() / n, n);
+    if dtype == DType::F32 {
+        ctx.threads.chunks(out.slice::<f32>(), per_task * n, |task, part| {
+            for (i, line) in part.chunks_mut(n).enumerate() {
+                source.load(task * per_task + i, line);
+                ctx.level.dispatch(Line { job, line });
+            }
+        });
+        return;
+    }
     ctx.threads.chunks(out.bytes(), per_task * n * size, |task, bytes| {
         let mut line = vec![0.0; n];
         for (i, out) in bytes.chunks_mut(n * size).enumerate() {
@@ -137,14 +202,14 @@ fn each_line(ctx: &Context, x: &View<'_>, n: usize, out: &mut Out<'_>, job: &Lin
     });
 }
 
-struct Lines<'a> {
+struct Job<'a> {
     kind: Norm,
     weight: Option<&'a [f32]>,
     bias: Option<&'a [f32]>,
 }
 
 struct Line<'a> {
-    job: &'a Lines<'a>,
+    job: &'a Job<'a>,
     line: &'a mut [f32],
 }
 
@@ -153,48 +218,100 @@ impl Kernel for Line<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let line = self.line;
+        let Line { job, line } = self;
         let n = line.len() as f32;
-        match self.job.kind {
-            Norm::Rms { eps } => {
-                let scale = 1.0 / (sum(line, |x| x * x) / n + eps).sqrt();
-                line.iter_mut().for_each(|x| *x *= scale);
-            }
+        let scale = match job.kind {
+            Norm::Rms { eps } => 1.0 / (sum_of_squares(line) / n + eps).sqrt(),
             Norm::Layer { eps } => {
-                let mean = sum(line, |x| x) / n;
-                line.iter_mut().for_each(|x| *x -= mean);
-                let scale = 1.0 / (sum(line, |x| x * x) / n + eps).sqrt();
-                line.iter_mut().for_each(|x| *x *= scale);
+                let mean = sum(line) / n;
+                for x in line.iter_mut() {
+                    *x -= mean;
+                }
+                1.0 / (sum_of_squares(line) / n + eps).sqrt()
             }
             Norm::Softmax => {
-                let top =
-                    line.iter().fold(f32::NEG_INFINITY, |a, &x| if x > a || x.is_nan() { x } else { a });
-                line.iter_mut().for_each(|x| *x = math::exp(*x - top));
-                let total = sum(line, |x| x);
-                line.iter_mut().for_each(|x| *x /= total);
+                let top = top(line);
+                for x in line.iter_mut() {
+                    *x = math::exp(*x - top);
+                }
+                let total = sum(line);
+                for x in line.iter_mut() {
+                    *x /= total;
+                }
+                return;
+            }
+        };
+        match job.weight {
+            Some(w) => {
+                for (x, w) in line.iter_mut().zip(w) {
+                    *x = *x * scale * w;
+                }
+            }
+            None => {
+                for x in line.iter_mut() {
+                    *x *= scale;
+                }
             }
         }
-        if let Some(w) = self.job.weight {
-            line.iter_mut().zip(w).for_each(|(x, w)| *x *= w);
-        }
-        if let Some(b) = self.job.bias {
-            line.iter_mut().zip(b).for_each(|(x, b)| *x += b);
+        if let Some(b) = job.bias {
+            for (x, b) in line.iter_mut().zip(b) {
+                *x += b;
+            }
         }
     }
 }
 
 /// A sum over lanes, then of the lanes.
 #[inline(always)]
-fn sum(line: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+fn sum(line: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (whole, rest) = line.as_chunks::<LANES>();
     for chunk in whole {
         for i in 0..LANES {
-            lanes[i] += f(chunk[i]);
+            lanes[i] += chunk[i];
         }
     }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane += f(x);
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += x;
     }
-    lanes.iter().sum()
+    total(lanes)
+}
+
+/// As [`sum`].
+#[inline(always)]
+fn sum_of_squares(line: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (whole, rest) = line.as_chunks::<LANES>();
+    for chunk in whole {
+        for i in 0..LANES {
+            lanes[i] += chunk[i] * chunk[i];
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += x * x;
+    }
+    total(lanes)
+}
+
+/// The upper half is added to the lower one until one number is left.
+#[inline(always)]
+fn total(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[half + i];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The largest number, or NaN if there is one.
+#[inline(always)]
+fn top(line: &[f32]) -> f32 {
+    let mut top = f32::NEG_INFINITY;
+    for &x in line {
+        top = if x > top || x.is_nan() { x } else { top };
+    }
+    top
 }

@@ -126,9 +126,9 @@ pub(crate) fn sample(ctx: &Context, x: &[View<'_>], out: &mut Out<'_>) {
     let [temperature, top_p, min_p] = [1, 3, 4].map(|i: usize| x[i].numbers::<f32>());
     let [top_k, seed, step] = [2, 5, 6].map(|i: usize| indices(&x[i]));
     let (logits, strides) = (&x[0], x[0].layout.strides);
+    let row_layout = logits.layout.cut(0, 1, 1);
     ctx.threads.chunks(out.slice::<i32>(), 1, |row, to| {
-        let mut line = vec![0.0; logits.shape()[1]];
-        f32::load(logits.dtype, logits.bytes(), (row * strides[0], strides[1]), &mut line);
+        let line = logits.with_layout(row * strides[0], row_layout).floats();
         let params = SamplingParams {
             temperature: temperature[row],
             top_k: top_k[row].max(0) as u32,

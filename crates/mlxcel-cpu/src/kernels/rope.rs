@@ -1,9 +1,12 @@
 //! Rotary position embedding.
 //!
 //! Algorithm: the angle of a token and pair is `f32(position) * inv_freq` rounded to `f32`, as checkpoints were
-//! trained; its sine and cosine are exact to `f32` (see [`math::sin_cos`]) and are computed once per token for all
-//! heads. Tokens are cut over the threads. Checked against the decomposition at small positions, and against `f64`
-//! sines of the rounded angle at large ones.
+//! trained; its sine and cosine are exact to `f32` (see [`math::sin_cos`]). They are computed once for all heads and
+//! for all ops that rotate by the same angles, and laid out as heads are: element `j` becomes
+//! `x[j] * factor[j] + x[partner of j] * partner_factor[j]`. Tokens are cut over the threads. Checked against the
+//! decomposition at small positions, and against `f64` sines of the rounded angle at large ones.
+
+use mlxcel_ir::DType;
 
 use crate::context::Context;
 use crate::lanes::{Lane, indices};
@@ -11,48 +14,52 @@ use crate::math;
 use crate::simd::{Kernel, Simd};
 use crate::view::{Out, View};
 
-/// `x [tokens, heads, dim]`, `positions [tokens]`, `inv_freq [half]` or `[tokens, half]`.
-pub(crate) fn rope(
-    ctx: &Context,
-    [x, positions, inv_freq]: [&View<'_>; 3],
-    (interleaved, scale): (bool, f32),
-    out: &mut Out<'_>,
-) {
-    let [_, heads, dim] = [out.shape[0], out.shape[1], out.shape[2]];
-    if out.elements() == 0 {
-        return;
-    }
-    let half = inv_freq.shape()[inv_freq.layout.rank() - 1];
-    let per_token = inv_freq.layout.rank() > 1;
-    let frequencies = inv_freq.numbers::<f32>();
-    let positions = indices(positions);
-    let (dtype, size) = (out.dtype, out.size());
-    let strides = &x.layout.strides;
-    let tokens = out.shape[0];
-    let per_task = ctx.threads.lines_per_task(tokens, heads * dim);
-    ctx.threads.chunks(out.bytes(), per_task * heads * dim * size, |task, bytes| {
-        let mut table = vec![(0.0, 0.0); half];
-        let mut head = vec![0.0; dim];
-        for (i, token) in bytes.chunks_mut(heads * dim * size).enumerate() {
-            let t = task * per_task + i;
-            let from = if per_token { t * half } else { 0 };
-            let angles = &frequencies[from..from + half];
-            ctx.level.dispatch(Angles { position: positions[t] as f32, angles, scale, table: &mut table });
-            for (h, line) in token.chunks_mut(dim * size).enumerate() {
-                f32::load(x.dtype, x.bytes(), (t * strides[0] + h * strides[1], strides[2]), &mut head);
-                rotate(&mut head, &table, interleaved);
-                f32::store(dtype, &head, line);
-            }
-        }
-    });
+/// The factors of every token.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// `[tokens, 2, rotated]`: an element's own factors, then its partner's.
+    factors: Vec<f32>,
+    /// Elements of a head that are rotated, the first ones.
+    rotated: usize,
+    interleaved: bool,
 }
 
-/// The scaled sine and cosine of each pair's angle.
+/// The factors for `positions [tokens]` and `inv_freq [half]` or `[tokens, half]`.
+pub(crate) fn table(
+    ctx: &Context,
+    [positions, inv_freq]: [&View<'_>; 2],
+    (interleaved, scale): (bool, f32),
+) -> Table {
+    let (positions, frequencies) = (indices(positions), inv_freq.floats());
+    let half = inv_freq.shape()[inv_freq.layout.rank() - 1];
+    let per_token = inv_freq.layout.rank() > 1;
+    let token = 4 * half;
+    let mut factors = vec![0.0; positions.len() * token];
+    let per_task = ctx.threads.lines_per_task(positions.len(), token);
+    ctx.threads.chunks(&mut factors, per_task * token, |task, part| {
+        for (i, factors) in part.chunks_mut(token.max(1)).enumerate() {
+            let t = task * per_task + i;
+            let from = if per_token { t * half } else { 0 };
+            let frequencies = &frequencies[from..from + half];
+            ctx.level.dispatch(Angles {
+                position: positions[t] as f32,
+                frequencies,
+                scale,
+                interleaved,
+                factors,
+            });
+        }
+    });
+    Table { factors, rotated: 2 * half, interleaved }
+}
+
+/// The factors of one token.
 struct Angles<'a> {
     position: f32,
-    angles: &'a [f32],
+    frequencies: &'a [f32],
     scale: f32,
-    table: &'a mut [(f32, f32)],
+    interleaved: bool,
+    factors: &'a mut [f32],
 }
 
 impl Kernel for Angles<'_> {
@@ -60,19 +67,128 @@ impl Kernel for Angles<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (entry, &frequency) in self.table.iter_mut().zip(self.angles) {
-            let (sin, cos) = math::sin_cos(self.position * frequency);
-            *entry = (sin * self.scale, cos * self.scale);
+        let half = self.frequencies.len();
+        let (own, partner) = self.factors.split_at_mut(2 * half);
+        // First as halves, from where pairs are spread from the last to the first.
+        for i in 0..half {
+            let (sin, cos) = math::sin_cos(self.position * self.frequencies[i]);
+            own[i] = cos * self.scale;
+            partner[half + i] = sin * self.scale;
+        }
+        if self.interleaved {
+            for i in 0..half {
+                let (cos, sin) = (own[half - 1 - i], partner[half + i]);
+                own[2 * (half - 1 - i) + 1] = cos;
+                own[2 * (half - 1 - i)] = cos;
+                partner[2 * i] = -sin;
+                partner[2 * i + 1] = sin;
+            }
+        } else {
+            for i in 0..half {
+                own[half + i] = own[i];
+                partner[i] = -partner[half + i];
+            }
         }
     }
 }
 
-fn rotate(head: &mut [f32], table: &[(f32, f32)], interleaved: bool) {
-    let half = table.len();
-    for (i, &(sin, cos)) in table.iter().enumerate() {
-        let (a, b) = if interleaved { (2 * i, 2 * i + 1) } else { (i, half + i) };
-        let (x, y) = (head[a], head[b]);
-        head[a] = x * cos - y * sin;
-        head[b] = y * cos + x * sin;
+/// `x [tokens, heads, dim]`.
+pub(crate) fn rope(ctx: &Context, x: &View<'_>, table: &Table, out: &mut Out<'_>) {
+    if out.elements() == 0 {
+        return;
+    }
+    let token = out.shape[1] * out.shape[2];
+    let per_task = ctx.threads.lines_per_task(out.shape[0], token);
+    let (dtype, size) = (out.dtype, out.size());
+    if dtype == DType::F32 {
+        ctx.threads.chunks(out.slice::<f32>(), per_task * token, |task, part| {
+            for (i, heads) in part.chunks_mut(token).enumerate() {
+                table.rotate(ctx, x, task * per_task + i, heads);
+            }
+        });
+        return;
+    }
+    ctx.threads.chunks(out.bytes(), per_task * token * size, |task, part| {
+        let mut heads = vec![0.0; token];
+        for (i, bytes) in part.chunks_mut(token * size).enumerate() {
+            table.rotate(ctx, x, task * per_task + i, &mut heads);
+            f32::store(dtype, &heads, bytes);
+        }
+    });
+}
+
+impl Table {
+    /// Fills `heads` with the rotated heads of one token.
+    fn rotate(&self, ctx: &Context, x: &View<'_>, t: usize, heads: &mut [f32]) {
+        let (strides, dim) = (&x.layout.strides, x.shape()[2]);
+        let at = t * strides[0];
+        if strides[2] == 1 && strides[1] == dim {
+            f32::load(x.dtype, x.bytes(), (at, 1), heads);
+        } else {
+            for (h, head) in heads.chunks_mut(dim).enumerate() {
+                f32::load(x.dtype, x.bytes(), (at + h * strides[1], strides[2]), head);
+            }
+        }
+        let factors = &self.factors[t * 2 * self.rotated..(t + 1) * 2 * self.rotated];
+        ctx.level.dispatch(Rotate { factors, interleaved: self.interleaved, heads, dim });
+    }
+}
+
+/// The heads of one token.
+struct Rotate<'a> {
+    factors: &'a [f32],
+    interleaved: bool,
+    heads: &'a mut [f32],
+    dim: usize,
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (own, partner) = self.factors.split_at(self.factors.len() / 2);
+        for head in self.heads.chunks_exact_mut(self.dim) {
+            let head = &mut head[..own.len()];
+            if self.interleaved {
+                pairs(head, own, partner);
+            } else {
+                halves(head, own, partner);
+            }
+        }
+    }
+}
+
+/// Element `2i` with `2i + 1`.
+#[inline(always)]
+fn pairs(head: &mut [f32], own: &[f32], partner: &[f32]) {
+    const WIDTH: usize = 16;
+    let (blocks, rest) = head.as_chunks_mut::<WIDTH>();
+    let (own_blocks, own_rest) = own.as_chunks::<WIDTH>();
+    let (partner_blocks, partner_rest) = partner.as_chunks::<WIDTH>();
+    for ((x, own), partner) in blocks.iter_mut().zip(own_blocks).zip(partner_blocks) {
+        let old = *x;
+        for j in 0..WIDTH {
+            x[j] = old[j] * own[j] + old[j ^ 1] * partner[j];
+        }
+    }
+    for i in 0..rest.len() / 2 {
+        let (x, y) = (rest[2 * i], rest[2 * i + 1]);
+        rest[2 * i] = x * own_rest[2 * i] + y * partner_rest[2 * i];
+        rest[2 * i + 1] = y * own_rest[2 * i + 1] + x * partner_rest[2 * i + 1];
+    }
+}
+
+/// Element `i` with `half + i`.
+#[inline(always)]
+fn halves(head: &mut [f32], own: &[f32], partner: &[f32]) {
+    let half = head.len() / 2;
+    let (first, second) = head.split_at_mut(half);
+    let ((own_first, own_second), (partner_first, partner_second)) =
+        (own.split_at(half), partner.split_at(half));
+    for i in 0..half {
+        let (x, y) = (first[i], second[i]);
+        first[i] = x * own_first[i] + y * partner_first[i];
+        second[i] = y * own_second[i] + x * partner_second[i];
     }
 }

@@ -7,7 +7,7 @@ use mlxcel_ir::{Bindings, Graph, Node, Op, Type, Value};
 
 use super::lives::{Lives, RootKind, continued, needed};
 use super::slots::{Need, assign};
-use super::{Arena, DimTable, Kernel, Leaf, Place, Placed, Plan, Region, Step};
+use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Source, Span, Step, registers};
 use crate::kernels::elementwise::Code;
 use crate::layout::RANK_MAX;
 use crate::stored::Stored;
@@ -30,7 +30,18 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
     let ends = || wanted.iter().copied().chain(graph.updates().iter().map(|(_, v)| *v));
     let needed = needed(graph, ends());
     let lives = Lives::new(graph, &needed, ends());
-    let mut b = Planner { graph, leaves, lives, plan: empty(), made_at: vec![] };
+    let count = lives.count();
+    let found = vec![None; count];
+    let mut b = Planner {
+        graph,
+        leaves,
+        lives,
+        plan: Plan::default(),
+        found,
+        ends: vec![0; count],
+        made_at: vec![],
+        rotations: vec![],
+    };
     let mut arguments = 0;
     for (i, node) in graph.nodes().iter().enumerate() {
         let argument = matches!(node.op, Op::Input { .. });
@@ -42,26 +53,28 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
     b.finish(wanted)
 }
 
-fn empty() -> Plan {
-    Plan {
-        steps: vec![],
-        leaves: vec![],
-        constants: vec![],
-        values: 0,
-        slots: 0,
-        results: vec![],
-        updates: vec![],
-        dims: DimTable::default(),
-    }
-}
-
 struct Planner<'g> {
     graph: &'g Graph,
     leaves: &'g Leaves,
     lives: Lives,
     plan: Plan,
+    /// Where each value is found; registers are numbers of values until [`Planner::finish`].
+    found: Vec<Option<Input>>,
+    /// The last step that reads each value's register.
+    ends: Vec<usize>,
     /// Roots that need slots, with the node and type that make them.
     made_at: Vec<(usize, usize, Type)>,
+    rotations: Vec<Rotation>,
+}
+
+/// What a rotation depends on: the values of positions and frequencies, and how they are used.
+#[derive(Clone, Copy, PartialEq)]
+struct Rotation {
+    angles: [Source; 2],
+    /// Of the frequencies: whether each token has its own.
+    rank: usize,
+    interleaved: bool,
+    scale: f32,
 }
 
 impl Planner<'_> {
@@ -71,19 +84,39 @@ impl Planner<'_> {
             return Err(crate::unsupported(&node.op, &node.types));
         }
         let value = self.lives.id(Value { node: index as u32, result: 0 });
-        if let Some((leaf, kind)) = self.leaf(index, node, arguments)? {
+        if let Some((source, kind)) = self.leaf(index, node, arguments)? {
             self.lives.make(value, kind);
-            self.plan.leaves.push((value, leaf));
+            self.found[value] = Some(Input { from: source, shape: None });
             return Ok(());
         }
         self.refuse_packed(node, &types)?;
         let inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
+        if let Op::Reshape { .. } = node.op
+            && self.lives.is_contiguous(inputs[0])
+        {
+            // The same memory under another shape: no step.
+            self.lives.share(value, inputs[0], true);
+            let shape = self.shape(&node.types[0]);
+            self.found[value] = Some(Input { shape: Some(shape), ..self.find(inputs[0]) });
+            return Ok(());
+        }
         let places = self.places(index, node, value, &inputs);
-        let kernel = self.kernel(node, &types)?;
-        let mut results = Vec::with_capacity(places.len());
+        let kernel = self.kernel(node, &types, &inputs)?;
+        self.step(node, value, &inputs, places, kernel);
+        Ok(())
+    }
+
+    /// Appends a step, with the dimensions that its op needs when it runs.
+    fn step(&mut self, node: &Node, value: usize, inputs: &[usize], places: Vec<Place>, kernel: Kernel) {
+        let (first_input, first_result) = (self.plan.inputs.len(), self.plan.placed.len());
+        for &input in inputs {
+            let input = self.read(input);
+            self.plan.inputs.push(input);
+        }
         for (r, (place, t)) in places.into_iter().zip(&node.types).enumerate() {
-            let shape = t.shape.iter().map(|d| self.plan.dims.add(d)).collect();
-            results.push(Placed { value: value + r, dtype: t.dtype, shape, place });
+            let (register, shape) = ((value + r) as u32, self.shape(t));
+            self.plan.placed.push(Placed { register, dtype: t.dtype, shape, place });
+            self.found[value + r] = Some(Input { from: Source::Register(register), shape: None });
         }
         match &node.op {
             Op::Slice { start, end, .. } => [start, end].into_iter().for_each(|d| {
@@ -94,8 +127,43 @@ impl Planner<'_> {
             }
             _ => {}
         }
-        self.plan.steps.push(Step { op: node.op.clone(), kernel, inputs, results });
-        Ok(())
+        self.plan.steps.push(Step {
+            op: node.op.clone(),
+            kernel,
+            inputs: Span::since(first_input, &self.plan.inputs),
+            results: Span::since(first_result, &self.plan.placed),
+        });
+    }
+
+    fn find(&self, value: usize) -> Input {
+        self.found[value].expect("operands come before their users")
+    }
+
+    /// Where a value is found, for the step that is being made.
+    fn read(&mut self, value: usize) -> Input {
+        let input = self.find(value);
+        if let Source::Register(held) = input.from {
+            self.ends[held as usize] = self.plan.steps.len();
+        }
+        input
+    }
+
+    /// A value that outlives the plan.
+    fn keep(&mut self, value: Value) -> Input {
+        let input = self.find(self.lives.id(value));
+        if let Source::Register(held) = input.from {
+            self.ends[held as usize] = usize::MAX;
+        }
+        input
+    }
+
+    fn shape(&mut self, t: &Type) -> Span {
+        let start = self.plan.shapes.len();
+        for d in &t.shape {
+            let entry = self.plan.dims.add(d);
+            self.plan.shapes.push(entry as u32);
+        }
+        Span::since(start, &self.plan.shapes)
     }
 
     fn leaf(
@@ -103,19 +171,19 @@ impl Planner<'_> {
         index: usize,
         node: &Node,
         arguments: usize,
-    ) -> Result<Option<(Leaf, RootKind)>, EngineError> {
+    ) -> Result<Option<(Source, RootKind)>, EngineError> {
         if let Some(&w) = self.leaves.weights.get(&(index as u32)) {
-            return Ok(Some((Leaf::Weight(w), RootKind::Fixed)));
+            return Ok(Some((Source::Weight(w as u32), RootKind::Fixed)));
         }
         Ok(match &node.op {
-            Op::Input { .. } => Some((Leaf::Argument(arguments), RootKind::Fixed)),
+            Op::Input { .. } => Some((Source::Argument(arguments as u32), RootKind::Fixed)),
             Op::State { name, .. } => {
                 let updated = self.graph.updates().iter().any(|(n, _)| n == name);
-                Some((Leaf::State(self.leaves.states[name]), RootKind::State { updated }))
+                Some((Source::State(self.leaves.states[name] as u32), RootKind::State { updated }))
             }
             Op::Constant(t) => {
                 self.plan.constants.push(Stored::of_host(t)?);
-                Some((Leaf::Constant(self.plan.constants.len() - 1), RootKind::Fixed))
+                Some((Source::Constant(self.plan.constants.len() as u32 - 1), RootKind::Fixed))
             }
             _ => None,
         })
@@ -136,10 +204,6 @@ impl Planner<'_> {
             places.push(match &node.op {
                 Op::Broadcast { .. } | Op::Transpose { .. } | Op::Slice { .. } | Op::DynamicSlice { .. } => {
                     self.lives.share(id, inputs[0], false);
-                    Place::View
-                }
-                Op::Reshape { .. } if self.lives.is_contiguous(inputs[0]) => {
-                    self.lives.share(id, inputs[0], true);
                     Place::View
                 }
                 Op::Reshape { .. } => {
@@ -166,12 +230,18 @@ impl Planner<'_> {
         root
     }
 
-    fn kernel(&mut self, node: &Node, types: &[Type]) -> Result<Kernel, EngineError> {
+    fn kernel(&mut self, node: &Node, types: &[Type], inputs: &[usize]) -> Result<Kernel, EngineError> {
+        if let Op::Rope { interleaved, scale } = node.op {
+            let angles = [inputs[1], inputs[2]].map(|v| self.find(v).from);
+            let rotation = Rotation { angles, rank: types[2].rank(), interleaved, scale: scale as f32 };
+            return Ok(Kernel::Rope(self.rotation(rotation)));
+        }
         if node.op.is_elementwise() || node.op == Op::Fused {
             return Ok(Kernel::Elementwise(Code::compile(node, types)?));
         }
         if node.regions.is_empty() {
-            return Ok(Kernel::Op);
+            let rows = (0..inputs.len()).any(|at| reads_rows(&node.op, at));
+            return Ok(if rows { Kernel::Rows } else { Kernel::Op });
         }
         let region = |g: &Graph| {
             let wanted: Vec<Value> = g.outputs().iter().map(|(_, v)| *v).collect();
@@ -179,6 +249,17 @@ impl Planner<'_> {
             Ok(Region { plan, arena: Arena::default().into() })
         };
         Ok(Kernel::Regions(node.regions.iter().map(region).collect::<Result<_, EngineError>>()?))
+    }
+
+    /// The number of a table, the same for the same angles: a value never changes within a run.
+    fn rotation(&mut self, wanted: Rotation) -> u32 {
+        let known = self.rotations.iter().position(|r| *r == wanted);
+        let number = known.unwrap_or_else(|| {
+            self.rotations.push(wanted);
+            self.plan.rotations += 1;
+            self.rotations.len() - 1
+        });
+        number as u32
     }
 
     fn finish(mut self, wanted: &[Value]) -> Result<Plan, EngineError> {
@@ -197,7 +278,7 @@ impl Planner<'_> {
             .collect();
         let (slot_of, slots) = assign(&self.lives, &needs);
         let slot = |root: usize| slot_of[root].expect("every root that a place names was assigned");
-        for result in self.plan.steps.iter_mut().flat_map(|s| &mut s.results) {
+        for result in &mut self.plan.placed {
             result.place = match result.place {
                 Place::Slot(root) => Place::Slot(slot(root)),
                 Place::ViewOr(root) => Place::ViewOr(slot(root)),
@@ -206,10 +287,12 @@ impl Planner<'_> {
             };
         }
         self.plan.slots = slots;
-        self.plan.values = self.lives.count();
-        self.plan.results = wanted.iter().map(|v| self.lives.id(*v)).collect();
-        let update = |(name, v): &(String, Value)| (self.leaves.states[name], self.lives.id(*v));
-        self.plan.updates = self.graph.updates().iter().map(update).collect();
+        self.plan.results = wanted.iter().map(|v| self.keep(*v)).collect();
+        for (name, v) in self.graph.updates() {
+            let update = (self.leaves.states[name], self.keep(*v));
+            self.plan.updates.push(update);
+        }
+        registers::assign(&mut self.plan, &self.ends);
         Ok(self.plan)
     }
 }

@@ -4,6 +4,7 @@
 
 mod build;
 mod lives;
+mod registers;
 mod slots;
 
 use std::sync::Mutex;
@@ -19,54 +20,71 @@ use crate::stored::Stored;
 pub(crate) use build::{Leaves, build, reads_rows};
 pub(crate) use lives::needed;
 
-/// A compiled graph or region.
-#[derive(Debug)]
+/// A compiled graph or region. Steps run in order and name their operands and results by ranges of the lists beside
+/// them, so that a run reads memory from front to back.
+#[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
-    /// Values that exist before the first step.
-    pub(crate) leaves: Vec<(usize, Leaf)>,
+    /// The operands of all steps.
+    pub(crate) inputs: Vec<Input>,
+    /// The results of all steps.
+    pub(crate) placed: Vec<Placed>,
+    /// Shapes, as entries of the table of dimensions.
+    pub(crate) shapes: Vec<u32>,
     pub(crate) constants: Vec<Stored>,
-    /// How many values there are.
-    pub(crate) values: usize,
+    /// How many tables of rotations there are.
+    pub(crate) rotations: usize,
+    /// How many views exist at once.
+    pub(crate) registers: usize,
     pub(crate) slots: usize,
     /// The values that were asked for, in order.
-    pub(crate) results: Vec<usize>,
+    pub(crate) results: Vec<Input>,
     /// What each state becomes: its number and a value.
-    pub(crate) updates: Vec<(usize, usize)>,
+    pub(crate) updates: Vec<(usize, Input)>,
     pub(crate) dims: DimTable,
 }
 
-impl Plan {
-    /// What its slots grow to when it runs under these bindings.
-    pub(crate) fn working_bytes(&self, bindings: &Bindings) -> Result<u64, EngineError> {
-        let sizes = self.dims.bind(bindings)?;
-        let mut slots = vec![0; self.slots];
-        let mut total = 0u64;
-        for step in &self.steps {
-            for result in &step.results {
-                if let Place::Slot(slot) | Place::ViewOr(slot) | Place::Copy(slot, _) = result.place {
-                    let bytes = result.dtype.storage_bytes(&result.dims(&sizes)).unwrap_or(usize::MAX);
-                    slots[slot] = bytes.max(slots[slot]);
-                }
-            }
-            if let Kernel::Regions(regions) = &step.kernel {
-                for region in regions {
-                    total = total.saturating_add(region.plan.working_bytes(bindings)?);
-                }
-            }
-        }
-        Ok(slots.into_iter().fold(total, |sum, bytes| sum.saturating_add(bytes as u64)))
+/// A part of one of the plan's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// What was appended to a list since it had `start` entries.
+    pub(crate) fn since<T>(start: usize, list: &[T]) -> Self {
+        let number = |n: usize| u32::try_from(n).expect("a graph has fewer than 2^32 values");
+        Span { start: number(start), end: number(list.len()) }
+    }
+
+    pub(crate) fn of<T>(self, list: &[T]) -> &[T] {
+        &list[self.start as usize..self.end as usize]
+    }
+
+    pub(crate) fn of_mut<T>(self, list: &mut [T]) -> &mut [T] {
+        &mut list[self.start as usize..self.end as usize]
     }
 }
 
-/// Where a value comes from that no step computes.
+/// An operand: where it comes from, and the shape it is read under if that is another one. Only row-major values are
+/// read under another shape, so a reshape of one is no step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input {
+    pub(crate) from: Source,
+    pub(crate) shape: Option<Span>,
+}
+
+/// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaf {
+pub(crate) enum Source {
+    /// A step's result.
+    Register(u32),
     /// A feed of the graph or an argument of the region, in order.
-    Argument(usize),
-    Weight(usize),
-    State(usize),
-    Constant(usize),
+    Argument(u32),
+    Weight(u32),
+    State(u32),
+    Constant(u32),
 }
 
 /// One op.
@@ -74,17 +92,16 @@ pub(crate) enum Leaf {
 pub(crate) struct Step {
     pub(crate) op: Op,
     pub(crate) kernel: Kernel,
-    pub(crate) inputs: Vec<usize>,
-    pub(crate) results: Vec<Placed>,
+    pub(crate) inputs: Span,
+    pub(crate) results: Span,
 }
 
 /// A result and its memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    pub(crate) value: usize,
+    pub(crate) register: u32,
     pub(crate) dtype: DType,
-    /// Entries of the table of dimensions.
-    pub(crate) shape: Vec<usize>,
+    pub(crate) shape: Span,
     pub(crate) place: Place,
 }
 
@@ -105,7 +122,12 @@ pub(crate) enum Place {
 /// What was prepared for a step when it was compiled.
 #[derive(Debug)]
 pub(crate) enum Kernel {
+    /// Takes views.
     Op,
+    /// Takes weights in their stored form.
+    Rows,
+    /// Rotates by a table that other steps may share, by number.
+    Rope(u32),
     Elementwise(Code),
     Regions(Vec<Region>),
 }
@@ -158,8 +180,30 @@ impl DimTable {
     }
 }
 
-impl Placed {
-    pub(crate) fn dims(&self, sizes: &[usize]) -> Dims {
-        self.shape.iter().map(|&d| sizes[d]).collect()
+impl Plan {
+    /// A shape under the sizes that a run bound.
+    pub(crate) fn shape(&self, shape: Span, sizes: &[usize]) -> Dims {
+        shape.of(&self.shapes).iter().map(|&d| sizes[d as usize]).collect()
+    }
+
+    /// What its slots grow to when it runs under these bindings.
+    pub(crate) fn working_bytes(&self, bindings: &Bindings) -> Result<u64, EngineError> {
+        let sizes = self.dims.bind(bindings)?;
+        let mut slots = vec![0; self.slots];
+        for result in &self.placed {
+            if let Place::Slot(slot) | Place::ViewOr(slot) | Place::Copy(slot, _) = result.place {
+                let shape = self.shape(result.shape, &sizes);
+                let bytes = result.dtype.storage_bytes(&shape).unwrap_or(usize::MAX);
+                slots[slot] = bytes.max(slots[slot]);
+            }
+        }
+        let mut total = 0u64;
+        for step in &self.steps {
+            let Kernel::Regions(regions) = &step.kernel else { continue };
+            for region in regions {
+                total = total.saturating_add(region.plan.working_bytes(bindings)?);
+            }
+        }
+        Ok(slots.into_iter().fold(total, |sum, bytes| sum.saturating_add(bytes as u64)))
     }
 }

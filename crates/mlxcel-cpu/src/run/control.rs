@@ -7,7 +7,6 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::Op;
 
 use super::{Run, Sources, run};
-use crate::context::Operand;
 use crate::kernels::copy;
 use crate::plan::{Region, Step};
 use crate::view::{Out, View};
@@ -17,10 +16,9 @@ impl<'a> Run<'a> {
         &self,
         step: &Step,
         regions: &[Region],
-        x: &[Operand<'a>],
+        views: &[View<'a>],
         outs: &mut [Out<'a>],
     ) -> Result<(), EngineError> {
-        let views: Vec<View<'_>> = x.iter().map(|o| o.view).collect();
         match step.op {
             Op::If => {
                 let chosen = &regions[if truth(&views[0]) { 0 } else { 1 }];
@@ -30,8 +28,8 @@ impl<'a> Run<'a> {
                     }
                 })
             }
-            Op::While { carried } => self.repeat(regions, &views, carried, outs),
-            Op::Scan { carried, scanned } => self.scan(&regions[0], &views, (carried, scanned), outs),
+            Op::While { carried } => self.repeat(regions, views, carried, outs),
+            Op::Scan { carried, scanned } => self.scan(&regions[0], views, (carried, scanned), outs),
             _ => unreachable!("only control flow has regions here"),
         }
     }

@@ -6,28 +6,36 @@ use mlxcel_ir::{Op, ReduceOp};
 
 use super::Run;
 use crate::context::Operand;
-use crate::kernels::{attention, conv, copy, dot, index, linear, norm, order, recurrent, reduce, rope};
+use crate::kernels::{attention, conv, copy, dot, index, linear, norm, order, recurrent, reduce};
 use crate::lanes::{Lane, indices};
 use crate::layout::Layout;
 use crate::view::{Out, View};
 
 impl Run<'_> {
-    /// Calls the kernel of an op that is neither elementwise, a view nor control flow.
-    pub(super) fn compute(
+    /// Calls the kernel of an op that reads weights in their stored form.
+    pub(super) fn compute_rows(
         &self,
         op: &Op,
         x: &[Operand<'_>],
-        outs: &mut [Out<'_>],
+        out: &mut Out<'_>,
     ) -> Result<(), EngineError> {
+        match op {
+            Op::Linear { .. } => linear::linear(self.ctx, x, out),
+            Op::ExpertLinear { .. } => linear::expert_linear(self.ctx, x, out),
+            Op::Embedding { .. } => index::embedding(self.ctx, &x[0], &x[1].view, out),
+            Op::Dequantize { .. } => {
+                self.dequantize(&x[0], out);
+                Ok(())
+            }
+            other => unreachable!("{} reads no rows", other.name()),
+        }
+    }
+
+    /// Calls the kernel of an op that is neither elementwise, a view nor control flow.
+    pub(super) fn compute(&self, op: &Op, v: &[View<'_>], outs: &mut [Out<'_>]) -> Result<(), EngineError> {
         let ctx = self.ctx;
-        let views: Vec<View<'_>> = x.iter().map(|o| o.view).collect();
-        let v = views.as_slice();
         let out = &mut outs[0];
         match op {
-            Op::Linear { .. } => linear::linear(ctx, x, out)?,
-            Op::ExpertLinear { .. } => linear::expert_linear(ctx, x, out)?,
-            Op::Embedding { .. } => index::embedding(ctx, &x[0], &v[1], out)?,
-            Op::Dequantize { .. } => self.dequantize(&x[0], out),
             Op::DotGeneral { batch, contract, .. } => {
                 dot::dot_general(ctx, [v[0], v[1]], (batch, contract), out)?
             }
@@ -37,9 +45,6 @@ impl Run<'_> {
             }
             Op::Attention(spec) => attention::dense(ctx, spec, v, out),
             Op::PagedAttention(spec) => attention::paged(ctx, spec, v, outs),
-            Op::Rope { interleaved, scale } => {
-                rope::rope(ctx, [&v[0], &v[1], &v[2]], (*interleaved, *scale as f32), out);
-            }
             Op::SelectiveScan => recurrent::selective_scan(ctx, v, outs),
             Op::CausalConv => recurrent::causal_conv(ctx, v, outs),
             Op::Softmax { .. } | Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AddRmsNorm { .. } => {

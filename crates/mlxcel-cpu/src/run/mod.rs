@@ -6,12 +6,12 @@ mod dispatch;
 mod views;
 
 use mlxcel_engine::EngineError;
-use mlxcel_ir::Bindings;
+use mlxcel_ir::{Bindings, DType, Op};
 
 use crate::context::{Context, Operand};
-use crate::kernels::copy;
-use crate::layout::Dims;
-use crate::plan::{Arena, Kernel, Leaf, Place, Placed, Plan, Step};
+use crate::kernels::{copy, elementwise, rope};
+use crate::layout::{Dims, Layout};
+use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Step};
 use crate::view::{Out, View};
 use crate::weight::Matrix;
 
@@ -29,10 +29,22 @@ pub(crate) struct Run<'a> {
     ctx: &'a Context,
     plan: &'a Plan,
     bindings: &'a Bindings,
+    sources: Sources<'a>,
     /// The table of dimensions under the bindings.
     sizes: Vec<usize>,
-    values: Vec<Option<Operand<'a>>>,
+    /// Tables of rotations, made when they are first needed.
+    rotations: Vec<Option<rope::Table>>,
+    /// The values that are still read.
+    registers: Vec<View<'a>>,
     arena: &'a mut Arena,
+}
+
+/// The operands and results of one step, in memory that the next step uses again.
+#[derive(Default)]
+struct Call<'a> {
+    operands: Vec<Operand<'a>>,
+    views: Vec<View<'a>>,
+    outs: Vec<Out<'a>>,
 }
 
 /// What a plan computed, in memory that the next run of it reuses.
@@ -52,76 +64,100 @@ pub(crate) fn run<'a>(
     arena: &'a mut Arena,
 ) -> Result<Done<'a>, EngineError> {
     let sizes = plan.dims.bind(bindings)?;
-    let mut run = Run { ctx, plan, bindings, sizes, values: vec![None; plan.values], arena };
-    for &(value, leaf) in &plan.leaves {
-        run.values[value] = Some(run.leaf(leaf, &sources));
-    }
+    let registers = vec![View::empty(DType::U8); plan.registers];
+    let rotations = (0..plan.rotations).map(|_| None).collect();
+    let mut run = Run { ctx, plan, bindings, sources, sizes, rotations, registers, arena };
+    let mut call = Call::default();
     for step in &plan.steps {
-        run.step(step)?;
+        run.step(step, &mut call)?;
     }
-    let find = |v: usize| run.values[v].expect("every wanted value was computed").view;
-    let results = plan.results.iter().map(|&v| find(v)).collect();
-    Ok(Done { results, updates: plan.updates.iter().map(|&(s, v)| (s, find(v))).collect() })
+    let results = plan.results.iter().map(|v| run.view(v)).collect();
+    Ok(Done { results, updates: plan.updates.iter().map(|(s, v)| (*s, run.view(v))).collect() })
 }
 
 impl<'a> Run<'a> {
-    fn leaf(&self, leaf: Leaf, sources: &Sources<'a>) -> Operand<'a> {
-        match leaf {
-            Leaf::Argument(i) => Operand { view: sources.arguments[i], matrix: None },
-            Leaf::State(i) => Operand { view: sources.states[i], matrix: None },
-            Leaf::Weight(i) => {
-                let matrix = &sources.weights[i];
-                let view = matrix.view().unwrap_or_else(|| View::empty(matrix.dtype));
-                Operand { view, matrix: Some(matrix) }
+    #[inline(always)]
+    fn view(&self, input: &Input) -> View<'a> {
+        let view = match input.from {
+            Source::Register(i) => self.registers[i as usize],
+            Source::Argument(i) => self.sources.arguments[i as usize],
+            Source::State(i) => self.sources.states[i as usize],
+            Source::Constant(i) => self.plan.constants[i as usize].view(),
+            Source::Weight(i) => {
+                let weight = &self.sources.weights[i as usize];
+                weight.view().unwrap_or_else(|| View::empty(weight.dtype))
             }
-            Leaf::Constant(i) => Operand { view: self.plan.constants[i].view(), matrix: None },
+        };
+        let Some(shape) = input.shape else { return view };
+        view.with_layout(0, Layout::contiguous(&self.plan.shape(shape, &self.sizes)))
+    }
+
+    /// An operand of an op that takes weights in their stored form.
+    fn operand(&self, input: &Input) -> Operand<'a> {
+        match input {
+            Input { from: Source::Weight(i), shape: None } => {
+                Operand { view: self.view(input), matrix: Some(&self.sources.weights[*i as usize]) }
+            }
+            _ => Operand { view: self.view(input), matrix: None },
         }
     }
 
-    fn step(&mut self, step: &'a Step) -> Result<(), EngineError> {
-        let operands: Vec<Operand<'a>> =
-            step.inputs.iter().map(|&i| self.values[i].expect("operands come before their users")).collect();
-        if let Place::View | Place::ViewOr(_) = step.results[0].place {
-            let result = &step.results[0];
-            let shape = result.dims(&self.sizes);
-            let view = self.moved(step, &operands, &shape)?;
-            let view = match view {
+    fn step(&mut self, step: &'a Step, call: &mut Call<'a>) -> Result<(), EngineError> {
+        let Call { operands, views, outs } = call;
+        let inputs = step.inputs.of(&self.plan.inputs);
+        let results = step.results.of(&self.plan.placed);
+        views.clear();
+        outs.clear();
+        if let Kernel::Rows = step.kernel {
+            operands.clear();
+            operands.extend(inputs.iter().map(|i| self.operand(i)));
+        } else {
+            views.extend(inputs.iter().map(|i| self.view(i)));
+        }
+        if let Place::View | Place::ViewOr(_) = results[0].place {
+            let shape = self.plan.shape(results[0].shape, &self.sizes);
+            let view = match self.moved(step, views, &shape)? {
                 Some(view) => view,
-                None => self.copied(result, &operands[0].view, shape)?,
+                None => self.copied(&results[0], &views[0], shape)?,
             };
-            self.values[result.value] = Some(Operand { view, matrix: None });
+            self.registers[results[0].register as usize] = view;
             return Ok(());
         }
-        let mut outs = Vec::with_capacity(step.results.len());
-        for result in &step.results {
-            outs.push(self.out(result, &operands)?);
+        for result in results {
+            outs.push(self.out(result, views)?);
         }
         match &step.kernel {
-            Kernel::Elementwise(code) => {
-                let views: Vec<View<'_>> = operands.iter().map(|o| o.view).collect();
-                crate::kernels::elementwise::run(self.ctx, code, &views, &mut outs[0]);
-            }
-            Kernel::Regions(regions) => self.control(step, regions, &operands, &mut outs)?,
-            Kernel::Op => self.compute(&step.op, &operands, &mut outs)?,
+            Kernel::Op => self.compute(&step.op, views, outs)?,
+            Kernel::Rows => self.compute_rows(&step.op, operands, &mut outs[0])?,
+            Kernel::Rope(table) => self.rotate(&step.op, *table, views, &mut outs[0]),
+            Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),
+            Kernel::Regions(regions) => self.control(step, regions, views, outs)?,
         }
-        for (result, out) in step.results.iter().zip(&outs) {
-            self.values[result.value] = Some(Operand { view: out.view(), matrix: None });
+        for (result, out) in results.iter().zip(outs) {
+            self.registers[result.register as usize] = out.view();
         }
         Ok(())
     }
 
+    fn rotate(&mut self, op: &Op, table: u32, x: &[View<'_>], out: &mut Out<'_>) {
+        let Op::Rope { interleaved, scale } = *op else { unreachable!("only rotations have tables") };
+        let make = || rope::table(self.ctx, [&x[1], &x[2]], (interleaved, scale as f32));
+        let table = self.rotations[table as usize].get_or_insert_with(make);
+        rope::rope(self.ctx, &x[0], table, out);
+    }
+
     /// The memory of a result, with its old contents where it continues an operand.
-    fn out(&mut self, result: &Placed, operands: &[Operand<'a>]) -> Result<Out<'a>, EngineError> {
-        let shape = result.dims(&self.sizes);
+    fn out(&mut self, result: &Placed, operands: &[View<'a>]) -> Result<Out<'a>, EngineError> {
+        let shape = self.plan.shape(result.shape, &self.sizes);
         match result.place {
             Place::Slot(slot) => self.fresh(slot, result, shape),
             Place::Copy(slot, operand) => {
                 let mut out = self.fresh(slot, result, shape)?;
-                copy::strided(self.ctx, &operands[operand].view, &mut out);
+                copy::strided(self.ctx, &operands[operand], &mut out);
                 Ok(out)
             }
             Place::Take(operand) => {
-                let base = operands[operand].view.bytes().as_ptr().cast_mut();
+                let base = operands[operand].bytes().as_ptr().cast_mut();
                 // SAFETY: the memory came from a buffer through a mutable pointer, and the planner found that nobody
                 // reads this operand's memory during or after this step but through the result.
                 Ok(unsafe { Out::new(base, result.dtype, shape) })

@@ -5,7 +5,6 @@ use mlxcel_ir::interp::EvalError;
 use mlxcel_ir::{Dim, Op};
 
 use super::Run;
-use crate::context::Operand;
 use crate::kernels::copy::clamped_start;
 use crate::lanes::indices;
 use crate::layout::{Dims, Layout};
@@ -17,10 +16,10 @@ impl<'a> Run<'a> {
     pub(super) fn moved(
         &self,
         step: &Step,
-        x: &[Operand<'a>],
+        x: &[View<'a>],
         shape: &Dims,
     ) -> Result<Option<View<'a>>, EngineError> {
-        let view = &x[0].view;
+        let view = &x[0];
         let l = &view.layout;
         Ok(Some(match &step.op {
             Op::Reshape { .. } => return Ok(l.reshape(shape).map(|l| view.with_layout(0, l))),
@@ -35,7 +34,7 @@ impl<'a> Run<'a> {
                 view.with_layout(start * l.strides[*axis], l.cut(*axis, shape[*axis], *stride))
             }
             Op::DynamicSlice { .. } => {
-                let starts = clamped_start(&l.shape, shape, &indices(&x[1].view));
+                let starts = clamped_start(&l.shape, shape, &indices(&x[1]));
                 if shape.iter().zip(l.shape.iter()).any(|(part, whole)| part > whole) {
                     let reason = format!("{shape:?} does not fit in {:?}", l.shape);
                     return Err(EvalError::Mismatch { op: step.op.name(), reason }.into());

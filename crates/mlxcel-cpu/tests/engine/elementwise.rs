@@ -87,6 +87,30 @@ fn activations_are_their_decompositions() {
 }
 
 #[test]
+fn gated_activations_are_activations_and_products() {
+    use Activation::*;
+    let mut r = Random(9);
+    for d in [DType::F32, DType::BF16] {
+        let b = Builder::new();
+        let both = b.input("both", d, shape!["n", 70]);
+        let (x, y, row) = (both.slice(1, 0, 33), both.slice(1, 33, 66), b.input("row", d, shape![33]));
+        let whole = b.input("whole", d, shape!["n", 33]);
+        for kind in [Relu, Relu2, Silu, Gelu, GeluTanh, QuickGelu, Softplus] {
+            b.output(&format!("{kind:?} first"), x.activation(kind) * y);
+            b.output(&format!("{kind:?} second"), whole * y.activation(kind));
+            b.output(&format!("{kind:?} itself"), whole * whole.activation(kind));
+            b.output(&format!("{kind:?} row"), row * x.activation(kind));
+            b.output(
+                &format!("{kind:?} turned"),
+                (x.transpose(&[1, 0]).activation(kind)) * y.transpose(&[1, 0]),
+            );
+        }
+        let case = Case::new(b).feed("both", r.tensor(d, &[700, 70])).feed("row", r.tensor(d, &[33]));
+        case.feed("whole", r.tensor(d, &[700, 33])).check(&format!("{d}"));
+    }
+}
+
+#[test]
 fn a_selection_takes_from_both_sides_and_nan_stays_nan() {
     let b = Builder::new();
     let (x, y) = (b.input("x", DType::F32, shape!["n"]), b.input("y", DType::F32, shape![]));

@@ -207,18 +207,23 @@ fn inputs<'r, T>(before: &'r [[T; BLOCK]], i: &Instruction) -> (&'r [T; BLOCK], 
 
 #[inline(always)]
 fn map<A: Copy, B>(a: &[A], out: &mut [B], f: impl Fn(A) -> B) {
-    out.iter_mut().zip(a).for_each(|(o, &x)| *o = f(x));
+    for (o, &x) in out.iter_mut().zip(a) {
+        *o = f(x);
+    }
 }
 
 #[inline(always)]
 fn zip<A: Copy, B>(a: &[A], b: &[A], out: &mut [B], f: impl Fn(A, A) -> B) {
-    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&x, &y))| *o = f(x, y));
+    for ((o, &x), &y) in out.iter_mut().zip(a).zip(b) {
+        *o = f(x, y);
+    }
 }
 
 #[inline(always)]
 fn choose<T: Copy>(keep: &[i64], a: &[T], b: &[T], out: &mut [T]) {
-    let picked = keep.iter().zip(a.iter().zip(b));
-    out.iter_mut().zip(picked).for_each(|(o, (&k, (&x, &y)))| *o = if k != 0 { x } else { y });
+    for (((o, &k), &x), &y) in out.iter_mut().zip(keep).zip(a).zip(b) {
+        *o = if k != 0 { x } else { y };
+    }
 }
 
 fn holds(op: CompareOp, x: u64, y: u64) -> i64 {
@@ -298,7 +303,7 @@ fn arithmetic_f32(kind: Kind, (a, b): Pair<'_, f32>, out: &mut [f32]) {
         Kind::Binary(BinaryOp::Pow) => zip(a, b, out, |x, y| x.powf(y)),
         Kind::Binary(BinaryOp::Max) => zip(a, b, out, |x, y| if x > y || x.is_nan() { x } else { y }),
         Kind::Binary(BinaryOp::Min) => zip(a, b, out, |x, y| if x < y || x.is_nan() { x } else { y }),
-        Kind::Activation(kind) => activation(kind, a, out),
+        Kind::Activation(kind) => activate(kind, a, out),
         other => unreachable!("the verifier keeps floats from {other:?}"),
     }
 }
@@ -314,7 +319,7 @@ fn angles(a: &[f32; BLOCK], out: &mut [f32], fast: impl Fn(f32) -> f32, exact: i
 }
 
 #[inline(always)]
-fn activation(kind: Activation, a: &[f32; BLOCK], out: &mut [f32]) {
+pub(super) fn activate(kind: Activation, a: &[f32], out: &mut [f32]) {
     let relu = |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 };
     match kind {
         Activation::Relu => map(a, out, relu),

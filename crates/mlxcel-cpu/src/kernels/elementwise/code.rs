@@ -3,6 +3,7 @@
 use mlxcel_engine::EngineError;
 use mlxcel_ir::{Activation, BinaryOp, CompareOp, DType, Graph, Node, Op, Type, UnaryOp, Value};
 
+use super::gated::Gated;
 use crate::lanes::Class;
 use crate::stored::Stored;
 use crate::view::View;
@@ -46,6 +47,8 @@ pub(crate) struct Code {
     pub(super) result: Reg,
     /// How many registers of each class: `f32`, `f64`, `i64`.
     pub(super) counts: [usize; 3],
+    /// The faster way to the same results, where there is one.
+    pub(super) gated: Option<Gated>,
 }
 
 impl Code {
@@ -59,6 +62,7 @@ impl Code {
             instructions: vec![],
             result: Reg { class: Class::F32, index: 0 },
             counts: [0; 3],
+            gated: None,
         };
         code.result = match node.regions.first() {
             Some(region) => c.region(region, &inputs, &mut code)?,
@@ -66,6 +70,7 @@ impl Code {
         };
         code.instructions = c.instructions;
         code.counts = c.counts;
+        code.gated = Gated::of(&code, operands);
         Ok(code)
     }
 

@@ -8,6 +8,7 @@
 
 mod block;
 mod code;
+mod gated;
 
 pub(crate) use code::Code;
 
@@ -27,7 +28,7 @@ const PARALLEL_MIN: usize = 32 * 1024;
 /// Computes one result of any broadcast operands.
 pub(crate) fn run(ctx: &Context, code: &Code, operands: &[View<'_>], out: &mut Out<'_>) {
     let total = out.elements();
-    if total == 0 {
+    if total == 0 || code.gated.is_some_and(|gated| gated.run(ctx, operands, out)) {
         return;
     }
     let shape = out.shape;
