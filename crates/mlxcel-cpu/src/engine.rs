@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
-use mlxcel_ir::passes::{fold_weights, fuse_elementwise, optimize};
+use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
 use crate::context::Context;
@@ -76,7 +76,7 @@ impl Engine for CpuEngine {
         // A region fused by someone else may have several results; it is taken apart and fused anew.
         let apart = |op: &Op, x: &[Type]| *op != Op::Fused && native(op, x);
         let graph = optimize(&decompose(&optimize(graph)?, &apart)?)?;
-        let parts = fold_weights(&graph)?;
+        let parts = fold_weights(&join_linears(&graph)?)?;
         let folded = folding::fold(&self.ctx, &parts.load, weights)?;
         let graph = fuse_elementwise(&parts.graph)?;
         let segments = statics::segments(&graph, weights, &folded)?;

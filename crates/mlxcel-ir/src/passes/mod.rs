@@ -8,6 +8,7 @@ mod fold_weights;
 mod fuse_elementwise;
 mod fuse_residual_norm;
 mod identities;
+mod join_linears;
 #[cfg(test)]
 mod testing;
 
@@ -17,6 +18,7 @@ pub use fold_constants::fold_constants;
 pub use fold_weights::{Folded, fold_weights};
 pub use fuse_elementwise::fuse_elementwise;
 pub use fuse_residual_norm::fuse_residual_norm;
+pub use join_linears::join_linears;
 
 use crate::error::IrError;
 use crate::graph::{Graph, Node, Value};
