@@ -26,15 +26,8 @@ pub fn sample(logits: &[f32], p: &SamplingParams, step: u32) -> u32 {
     if p.temperature <= 0.0 {
         return argmax(logits);
     }
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    // Equal logits keep the order of their ids, as a stable sort of the whole row would.
-    let rising = |a: &u32, b: &u32| descending(logits[*a as usize], logits[*b as usize]).then(a.cmp(b));
-    let keep = if p.top_k == 0 { order.len() } else { (p.top_k as usize).min(order.len()) };
-    if keep < order.len() {
-        order.select_nth_unstable_by(keep, rising);
-        order.truncate(keep);
-    }
-    order.sort_unstable_by(rising);
+    let keep = if p.top_k == 0 { logits.len() } else { (p.top_k as usize).min(logits.len()) };
+    let order = largest(logits, keep);
     let top = logits[order[0] as usize] / p.temperature;
     let mut weights: Vec<f32> =
         order.iter().map(|&t| (logits[t as usize] / p.temperature - top).exp()).collect();
@@ -68,13 +61,66 @@ fn descending(a: f32, b: f32) -> std::cmp::Ordering {
 
 /// The first of the largest.
 pub fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, &l) in logits.iter().enumerate() {
-        if descending(l, logits[best]).is_lt() {
-            best = i;
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (b, block) in logits.chunks(BLOCK).enumerate() {
+        match top(block) {
+            Some(top) if top > best.0 => best = (top, b * BLOCK),
+            Some(_) => {}
+            None => {
+                best = (f32::NAN, b * BLOCK);
+                break;
+            }
         }
     }
-    best as u32
+    let (top, start) = best;
+    let place = logits[start..].iter().position(|l| *l == top || l.is_nan() && top.is_nan());
+    (start + place.unwrap_or(0)) as u32
+}
+
+/// Logits that are looked at together.
+const BLOCK: usize = 256;
+
+/// The largest of a block, `None` if one is NaN. Eight at a time, which the compiler makes vectors of.
+fn top(block: &[f32]) -> Option<f32> {
+    let (mut best, mut nan) = ([f32::NEG_INFINITY; 8], [false; 8]);
+    let (whole, rest) = block.as_chunks::<8>();
+    for chunk in whole {
+        for i in 0..8 {
+            best[i] = if chunk[i] > best[i] { chunk[i] } else { best[i] };
+            nan[i] |= chunk[i].is_nan();
+        }
+    }
+    let best = best.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &l| if l > a { l } else { a });
+    let is_nan = nan.contains(&true) || rest.iter().any(|l| l.is_nan());
+    (!is_nan).then_some(best)
+}
+
+/// The ids of the `keep` largest logits, the largest first. Equal logits keep the order of their ids, as a stable
+/// sort of the whole row would.
+fn largest(logits: &[f32], keep: usize) -> Vec<u32> {
+    let by = |a: &u32, b: &u32| descending(logits[*a as usize], logits[*b as usize]).then(a.cmp(b));
+    let mut found: Vec<u32> = vec![];
+    if keep == 0 {
+        return found;
+    }
+    // The smallest that can still be among them, once there are `keep`: later ones must be larger.
+    let mut least = None;
+    for (b, block) in logits.chunks(BLOCK).enumerate() {
+        if least.is_some_and(|least| top(block).is_some_and(|top| top <= least)) {
+            continue;
+        }
+        let larger = |l: f32| least.is_none_or(|least| descending(l, least).is_lt());
+        let ids = (0..block.len()).filter(|&i| larger(block[i]));
+        found.extend(ids.map(|i| (b * BLOCK + i) as u32));
+        if found.len() > keep {
+            found.select_nth_unstable_by(keep - 1, by);
+            found.truncate(keep);
+            least = Some(logits[found[keep - 1] as usize]);
+        }
+    }
+    found.sort_unstable_by(by);
+    found.truncate(keep);
+    found
 }
 
 /// A number in `[0, 1)` with 24 random bits from seed and step.
@@ -104,9 +150,7 @@ pub fn top_logprobs(logits: &[f32], token: u32, k: usize) -> (f32, Vec<(u32, f32
     let top = logits[argmax(logits) as usize] as f64;
     let sum: f64 = logits.iter().map(|&l| (l as f64 - top).exp()).sum();
     let logprob = |t: u32| (logits[t as usize] as f64 - top - sum.ln()) as f32;
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    order.sort_by(|a, b| descending(logits[*a as usize], logits[*b as usize]).then(a.cmp(b)));
-    (logprob(token), order.into_iter().take(k).map(|t| (t, logprob(t))).collect())
+    (logprob(token), largest(logits, k).into_iter().map(|t| (t, logprob(t))).collect())
 }
 
 #[cfg(test)]
@@ -120,6 +164,27 @@ mod tests {
     #[test]
     fn zero_temperature_takes_the_first_of_the_largest() {
         assert_eq!(sample(&[1.0, 3.0, 3.0, 2.0], &SamplingParams::default(), 9), 1);
+    }
+
+    #[test]
+    fn the_largest_are_those_of_a_stable_sort() {
+        // Many equal logits, some NaN, and lengths that are no multiple of a block.
+        for (len, spread, nan) in [(1, 1, 0), (300, 7, 0), (1000, 1 << 20, 0), (2001, 50, 97), (777, 1, 1)] {
+            let number = |i: usize| match nan > 0 && i % nan == nan - 1 {
+                true => f32::NAN,
+                false => (mix(i as u32) % spread) as f32 - spread as f32 / 2.0,
+            };
+            let logits: Vec<f32> = (0..len).map(number).collect();
+            let mut sorted: Vec<u32> = (0..len as u32).collect();
+            sorted.sort_by(|a, b| descending(logits[*a as usize], logits[*b as usize]));
+            assert_eq!(argmax(&logits), sorted[0], "{len} of {spread}");
+            for keep in [1, 2, 40, 600, len] {
+                let keep = keep.min(len);
+                assert_eq!(largest(&logits, keep), sorted[..keep], "{keep} of {len} of {spread}");
+            }
+        }
+        assert_eq!(argmax(&[f32::NEG_INFINITY; 3]), 0);
+        assert_eq!(argmax(&[-1.0, -0.0, 0.0]), 1);
     }
 
     #[test]
