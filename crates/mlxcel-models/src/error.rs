@@ -29,6 +29,12 @@ pub enum ModelError {
     TensorType { name: String, found: DType, expected: DType },
     #[error("two tensors stand for '{name}': '{first}' and '{second}'")]
     Ambiguous { name: String, first: String, second: String },
+    #[error("GGUF has no architecture for '{family}' models; it has for {}", supported.join(", "))]
+    NoGguf { family: &'static str, supported: Vec<&'static str> },
+    #[error("a GGUF file of a '{family}' model cannot say that '{field}' is {found}")]
+    NotInGguf { family: &'static str, field: String, found: String },
+    #[error("tensor '{name}' has no name in GGUF files")]
+    NoGgufName { name: String },
     #[error("{count} tensors of the checkpoint are not used by this model, such as '{}'", examples.join("', '"))]
     UnusedTensors { count: usize, examples: Vec<String> },
 }

@@ -4,13 +4,14 @@
 pub mod blocks;
 mod config;
 mod error;
+pub mod export;
 mod families;
 mod gguf;
 mod names;
 mod net;
 mod rope;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mlxcel_ir::{Builder, DType, Graph};
 use mlxcel_weights::Checkpoint;
@@ -33,7 +34,7 @@ pub struct Model {
 /// Builds the graph of a checkpoint, with activations and cache in `dtype`. Fails on tensors that are missing, of
 /// another shape, or left over.
 pub fn load(checkpoint: &Checkpoint, dtype: DType) -> Result<Model, ModelError> {
-    build(checkpoint, dtype, None)
+    read(checkpoint, dtype, None).map(|read| read.model)
 }
 
 /// The same for embeddings, from models that were made for them and from decoders.
@@ -42,7 +43,7 @@ pub fn load_embedder(
     dtype: DType,
     options: EmbedOptions,
 ) -> Result<Model, ModelError> {
-    build(checkpoint, dtype, Some(options))
+    read(checkpoint, dtype, Some(options)).map(|read| read.model)
 }
 
 /// What else a family needs to be read: the configuration, and other spellings of names.
@@ -58,13 +59,21 @@ fn source(checkpoint: &Checkpoint) -> Result<Source, ModelError> {
     Ok((family, config.clone(), family.names.to_vec()))
 }
 
-fn build(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> Result<Model, ModelError> {
+/// A model with what it was read from.
+struct Read {
+    model: Model,
+    config: Value,
+    /// By published name.
+    used: BTreeMap<String, net::Used>,
+}
+
+fn read(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> Result<Read, ModelError> {
     let (family, config, mut tables) = source(checkpoint)?;
     if embed.is_some() {
         tables.extend(WITHOUT_HEAD);
     }
     let names = names::Names::new(checkpoint.names(), &tables)?;
-    let params = net::Params::new(checkpoint, names);
+    let params = net::Params::new(Some(checkpoint), names);
     let builder = Builder::new();
     let mut net = net::Net::new(&builder, &params, dtype);
     if let Some(asked) = embed {
@@ -83,7 +92,7 @@ fn build(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> 
         built.max_context = built.max_context.min(longest_text(&net)?.unwrap_or(usize::MAX));
     }
     let tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(true);
-    params.finish(|published| {
+    let used = params.finish(|published| {
         // A shared output layer is sometimes stored twice, and an embedding needs none.
         let is_head = published.starts_with("lm_head.") || published.starts_with("embed_out.");
         let unneeded = is_head && (embed.is_some() || (tied && published.ends_with(".weight")));
@@ -91,7 +100,8 @@ fn build(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> 
     })?;
     let graph = builder.finish()?;
     let eos_token_ids = eos_token_ids(checkpoint, &config)?;
-    Ok(Model { family: family.name, graph, built, eos_token_ids })
+    let model = Model { family: family.name, graph, built, eos_token_ids };
+    Ok(Read { model, config, used })
 }
 
 /// Embedding models that were decoders are published without the output layer, and their names without `model.`.

@@ -38,7 +38,12 @@ impl Names {
     }
 }
 
-fn apply((from, to): &Rule, name: &str) -> Option<String> {
+/// The name with one rule applied, if it matches.
+pub(crate) fn rename(rule: &(&str, &str), name: &str) -> Option<String> {
+    apply(rule, name)
+}
+
+fn apply((from, to): &(&str, &str), name: &str) -> Option<String> {
     let (head, tail) = from.split_once("{}").map_or((*from, None), |(h, t)| (h, Some(t)));
     let rest = name.strip_prefix(head)?;
     let (number, rest) = match tail {

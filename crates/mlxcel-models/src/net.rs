@@ -2,7 +2,7 @@
 //! the builder, it never fails where it is used: the first missing or misshapen tensor is reported at the end.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read};
 
 use mlxcel_ir::step::StepInputs;
@@ -17,12 +17,25 @@ use crate::names::Names;
 /// A file of settings has a few hundred bytes.
 const SMALL_FILE_MAX: u64 = 1 << 20;
 
-/// Parameters of one checkpoint, and which of them were used.
+/// No model has more layers; bounds what a configuration alone may claim.
+const LAYERS_MAX: usize = 1 << 12;
+
+/// Parameters of one checkpoint, and which of them were used. Without a checkpoint every parameter is there that is
+/// asked for by name and shape, in the layout that models are published in.
 pub(crate) struct Params<'c> {
-    pub(crate) checkpoint: &'c Checkpoint,
-    pub(crate) names: Names,
-    used: RefCell<BTreeSet<String>>,
+    checkpoint: Option<&'c Checkpoint>,
+    names: Names,
+    used: RefCell<BTreeMap<String, Used>>,
+    left_out: RefCell<BTreeSet<String>>,
     error: RefCell<Option<ModelError>>,
+}
+
+/// A tensor that a graph uses, kept under its published name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Used {
+    /// Its name in the checkpoint.
+    pub(crate) file: String,
+    pub(crate) shape: Vec<usize>,
 }
 
 /// A path into the parameters of a model under construction.
@@ -52,24 +65,38 @@ impl From<bool> for Bias {
 }
 
 impl<'c> Params<'c> {
-    pub(crate) fn new(checkpoint: &'c Checkpoint, names: Names) -> Self {
-        Params { checkpoint, names, used: RefCell::default(), error: RefCell::default() }
+    pub(crate) fn new(checkpoint: Option<&'c Checkpoint>, names: Names) -> Self {
+        Params {
+            checkpoint,
+            names,
+            used: RefCell::default(),
+            left_out: RefCell::default(),
+            error: RefCell::default(),
+        }
     }
 
-    /// The first error, or the tensors that nothing used and no pattern of `ignore` excuses.
-    pub(crate) fn finish(self, ignore: impl Fn(&str) -> bool) -> Result<(), ModelError> {
+    /// The tensors that were used; or the first error, or the tensors that nothing used and no pattern of `ignore`
+    /// excuses.
+    pub(crate) fn finish(self, ignore: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Used>, ModelError> {
         if let Some(e) = self.error.into_inner() {
             return Err(e);
         }
         let used = self.used.into_inner();
-        let unused =
-            self.names.iter().filter(|(published, file)| !used.contains(*file) && !ignore(published));
+        let left_out = self.left_out.into_inner();
+        let unused = self.names.iter().filter(|(published, _)| {
+            !used.contains_key(*published) && !left_out.contains(*published) && !ignore(published)
+        });
         let unused: Vec<&str> = unused.map(|(_, file)| file).collect();
         if unused.is_empty() {
-            return Ok(());
+            return Ok(used);
         }
         let examples = unused.iter().take(4).map(|s| s.to_string()).collect();
         Err(ModelError::UnusedTensors { count: unused.len(), examples })
+    }
+
+    fn uses(&self, published: &str, file: &str, shape: &[usize]) {
+        let used = Used { file: file.to_string(), shape: shape.to_vec() };
+        self.used.borrow_mut().insert(published.to_string(), used);
     }
 
     fn fail(&self, e: ModelError) {
@@ -103,17 +130,17 @@ impl<'g> Net<'g> {
 
     /// Whether the weights come from a GGUF file, whose converter changed some of them.
     pub fn is_gguf(&self) -> bool {
-        self.params.checkpoint.metadata().is_some()
+        self.params.checkpoint.is_some_and(|c| c.metadata().is_some())
     }
 
     /// A small JSON file in the checkpoint's folder, if there is one.
     pub fn json_beside(&self, name: &str) -> Result<Option<Value>, ModelError> {
-        json_beside(self.params.checkpoint, name)
+        self.params.checkpoint.map_or(Ok(None), |checkpoint| json_beside(checkpoint, name))
     }
 
     /// Number of tensors, a bound on the layers a configuration may claim.
     pub(crate) fn tensor_count(&self) -> usize {
-        self.params.names.iter().count()
+        if self.params.checkpoint.is_none() { LAYERS_MAX } else { self.params.names.iter().count() }
     }
 
     /// A tensor of exactly this shape.
@@ -147,9 +174,13 @@ impl<'g> Net<'g> {
         let mut files = Vec::with_capacity(pieces.len());
         let mut dtype = None;
         for piece in pieces {
+            let Some(checkpoint) = self.params.checkpoint else {
+                self.params.uses(piece, piece, shape);
+                continue;
+            };
             let missing = || ModelError::MissingTensor { name: piece.clone() };
             let file = self.params.names.file_name(piece).ok_or_else(missing)?;
-            let (found_type, found) = self.params.checkpoint.info(file).ok_or_else(missing)?;
+            let (found_type, found) = checkpoint.info(file).ok_or_else(missing)?;
             if found != shape {
                 let (found, expected) = (found.to_vec(), shape.to_vec());
                 return Err(ModelError::TensorShape { name: file.to_string(), found, expected });
@@ -158,7 +189,7 @@ impl<'g> Net<'g> {
             if found_type != expected {
                 return Err(ModelError::TensorType { name: file.to_string(), found: found_type, expected });
             }
-            self.params.used.borrow_mut().insert(file.to_string());
+            self.params.uses(piece, file, shape);
             files.push(file.to_string());
         }
         Ok((dtype.unwrap_or(self.dtype), files))
@@ -167,20 +198,20 @@ impl<'g> Net<'g> {
     /// The shape of a tensor, where the configuration leaves a choice.
     pub fn shape_of(&self, name: &str) -> Option<Vec<usize>> {
         let file = self.params.names.file_name(&self.full(name))?;
-        self.params.checkpoint.info(file).map(|(_, s)| s.to_vec())
+        self.params.checkpoint?.info(file).map(|(_, s)| s.to_vec())
     }
 
     /// The type of a tensor, where it tells which of two layouts the checkpoint has.
     pub fn dtype_of(&self, name: &str) -> Option<DType> {
         let file = self.params.names.file_name(&self.full(name))?;
-        self.params.checkpoint.info(file).map(|(dtype, _)| dtype)
+        self.params.checkpoint?.info(file).map(|(dtype, _)| dtype)
     }
 
     /// Leaves everything below this path unused: parts that a checkpoint carries beside the model.
     pub fn leave_out(&self) {
         let prefix = format!("{}.", self.path);
         let below = self.params.names.iter().filter(|(published, _)| published.starts_with(&prefix));
-        self.params.used.borrow_mut().extend(below.map(|(_, file)| file.to_string()));
+        self.params.left_out.borrow_mut().extend(below.map(|(published, _)| published.to_string()));
     }
 
     /// `name.weight [out, in]`, and `name.bias [out]` if it has one.

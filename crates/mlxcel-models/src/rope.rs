@@ -65,29 +65,30 @@ impl RopeContext {
     }
 }
 
+/// The settings of a rotation, as configurations spell them.
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Settings {
+pub(crate) struct Settings {
     #[serde(alias = "type")]
-    rope_type: Option<String>,
-    rope_theta: Option<f64>,
-    partial_rotary_factor: Option<f64>,
-    factor: Option<f64>,
-    original_max_position_embeddings: Option<usize>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    attention_factor: Option<f64>,
-    beta_fast: Option<f64>,
-    beta_slow: Option<f64>,
-    mscale: Option<f64>,
-    mscale_all_dim: Option<f64>,
-    truncate: Option<bool>,
-    short_factor: Option<Vec<f64>>,
-    long_factor: Option<Vec<f64>>,
+    pub(crate) rope_type: Option<String>,
+    pub(crate) rope_theta: Option<f64>,
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) factor: Option<f64>,
+    pub(crate) original_max_position_embeddings: Option<usize>,
+    pub(crate) low_freq_factor: Option<f64>,
+    pub(crate) high_freq_factor: Option<f64>,
+    pub(crate) attention_factor: Option<f64>,
+    pub(crate) beta_fast: Option<f64>,
+    pub(crate) beta_slow: Option<f64>,
+    pub(crate) mscale: Option<f64>,
+    pub(crate) mscale_all_dim: Option<f64>,
+    pub(crate) truncate: Option<bool>,
+    pub(crate) short_factor: Option<Vec<f64>>,
+    pub(crate) long_factor: Option<Vec<f64>>,
 }
 
 /// The settings that apply to `layer_type`, from `rope_scaling` (older) or `rope_parameters` (newer, possibly one
 /// set per layer type).
-fn settings(config: &Value, layer_type: Option<&str>) -> Result<Settings, ModelError> {
+pub(crate) fn settings(config: &Value, layer_type: Option<&str>) -> Result<Settings, ModelError> {
     let object = |field: &str| config.get(field).and_then(Value::as_object).filter(|o| !o.is_empty());
     let found = object("rope_scaling").or_else(|| object("rope_parameters"));
     let nested = found.and_then(|o| layer_type.and_then(|t| o.get(t)).and_then(Value::as_object));
@@ -276,6 +277,13 @@ fn llama3(plain: &[f32], s: &Settings, cx: &RopeContext) -> Result<Vec<f32>, Mod
         }
     };
     Ok(plain.iter().map(scale).collect())
+}
+
+/// Llama 3's scaling as GGUF has it: what each frequency of the plain rotation is divided by.
+pub(crate) fn llama3_divisors(s: &Settings, cx: RopeContext) -> Result<Vec<f32>, ModelError> {
+    let plain = plain_freqs(cx.head_dim, cx.theta);
+    let scaled = llama3(&plain, s, &cx)?;
+    Ok(plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled).collect())
 }
 
 fn yarn(plain: &[f32], s: &Settings, cx: &RopeContext, base: f64) -> Result<(Vec<f32>, f64), ModelError> {

@@ -32,6 +32,12 @@ pub enum Error {
     #[error("the GGUF vocabulary asks for the pre-tokenizer `{pre}`, which this version does not know")]
     UnknownPreTokenizer { pre: String },
 
+    #[error("{} cannot be written as the vocabulary of a GGUF file: {reason}", path.display())]
+    NoGgufForm { path: PathBuf, reason: String },
+
+    #[error("the GGUF vocabulary cannot be written as a tokenizer.json: {reason}")]
+    NoTokenizerJson { reason: String },
+
     #[error("the GGUF vocabulary has no tokens")]
     EmptyVocabulary,
 

@@ -23,4 +23,6 @@ pub use chat::{ChatPrompt, ChatRequest, ChatTemplate, ChatTemplates, TemplateCho
 pub use detokenizer::{DetokenizeOptions, Detokenizer, TextPosition};
 pub use error::{Error, Result};
 pub use stop::{StopMatcher, StopProgress};
-pub use tokenizer::{EncodeOptions, EncodedToken, GgufVocab, SpecialText, SpecialTokens, Tokenizer};
+pub use tokenizer::{
+    EncodeOptions, EncodedToken, GgufVocab, SpecialText, SpecialTokens, Tokenizer, TokenizerFiles,
+};

@@ -5,6 +5,7 @@
 
 mod bpe;
 mod byte_alphabet;
+mod export;
 mod folder;
 mod gguf;
 mod guard;
@@ -14,6 +15,7 @@ mod pre;
 mod protect;
 mod spans;
 mod spm;
+mod to_json;
 mod wordpiece;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ pub(crate) use guard::Guard;
 pub(crate) use pieces::{Style, Utf8Stream, append_piece};
 pub(crate) use protect::Protection;
 pub use spans::EncodedToken;
+pub use to_json::TokenizerFiles;
 
 use crate::error::Result;
 

@@ -118,6 +118,16 @@ pub enum WeightsError {
     BadParts { dtype: DType, shape: Vec<usize>, found: Vec<usize> },
     #[error("{values} values cannot be quantised in rows of {cols} with {bits} bits in groups of {group}")]
     CannotEncode { values: usize, cols: usize, bits: u8, group: u16 },
+    #[error("tensor '{tensor}' of shape {shape:?} cannot be written as {dtype}")]
+    CannotStore { tensor: String, dtype: DType, shape: Vec<usize> },
+    #[error("safetensors files cannot hold tensor '{tensor}' as {dtype}")]
+    NotInSafetensors { tensor: String, dtype: DType },
+    #[error("GGUF files cannot hold tensor '{tensor}' as {dtype}")]
+    NotInGguf { tensor: String, dtype: DType },
+    #[error("writing failed: {source}")]
+    Write { source: std::io::Error },
+    #[error("writing was ended before it was done")]
+    Stopped,
 }
 
 impl WeightsError {

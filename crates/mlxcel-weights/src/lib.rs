@@ -1,6 +1,6 @@
-//! Weights as they lie in files: safetensors and GGUF readers, memory-mapped, and the packed formats that
+//! Weights as they lie in files: safetensors and GGUF, read memory-mapped and written, and the packed formats that
 //! quantised checkpoints use. A [`Checkpoint`] gives tensors by name, without copying them; [`quant`] turns
-//! any of them into numbers. This crate knows no model: which names exist and what they mean is decided above
+//! any of them into numbers and back; [`mod@write`] makes files. This crate knows no model: which names exist and what they mean is decided above
 //! it.
 
 #[cfg(target_endian = "big")]
@@ -17,6 +17,7 @@ mod packed;
 pub mod quant;
 pub mod safetensors;
 mod tensor;
+pub mod write;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Kind};

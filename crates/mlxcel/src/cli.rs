@@ -12,6 +12,7 @@ use mlxcel_text::Tokenizer;
 use serde::Serialize;
 
 use crate::completions::Completions;
+use crate::convert::Convert;
 use crate::devices::Devices;
 use crate::download::Download;
 use crate::embed::Embed;
@@ -78,6 +79,8 @@ pub enum Command {
     List(List),
     /// Remove models from the cache.
     Rm(Rm),
+    /// Write a model in another format or type, or one of random weights.
+    Convert(Box<Convert>),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Print what a shell needs to complete commands and flags.

@@ -6,6 +6,7 @@ mod capacity;
 mod cli;
 mod colour;
 mod completions;
+mod convert;
 mod devices;
 mod download;
 mod embed;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Download(options) => download::run(&options),
         Command::List(options) => list::run(&options),
         Command::Rm(options) => rm::run(&options),
+        Command::Convert(options) => convert::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),

@@ -41,16 +41,20 @@ pub fn open_tokenizer(path: &Path) -> anyhow::Result<Option<Tokenizer>> {
     Ok(open(&Checkpoint::open(path)?)?.map(|vocabulary| vocabulary.tokenizer))
 }
 
-fn from_gguf(metadata: &GgufMetadata) -> mlxcel_text::Result<Option<Vocabulary>> {
+/// The vocabulary that a GGUF file describes; `None` for a file without one.
+pub fn gguf_vocab(metadata: &GgufMetadata) -> Option<GgufVocab> {
     let text = |key: &str| metadata.find::<&str>(key).ok().flatten().map(str::to_string);
     // Files without a vocabulary say so, or leave it out.
-    let Some(model) = text("tokenizer.ggml.model").filter(|model| model != "none" && model != "no_vocab")
-    else {
-        return Ok(None);
-    };
+    let model = text("tokenizer.ggml.model").filter(|model| model != "none" && model != "no_vocab")?;
     let pre = text("tokenizer.ggml.pre").unwrap_or_default();
     let model_name = text("general.name").unwrap_or_default();
-    let tokenizer = Tokenizer::from_gguf(GgufVocab { model, pre, model_name, ..lists_and_ids(metadata) })?;
+    Some(GgufVocab { model, pre, model_name, ..lists_and_ids(metadata) })
+}
+
+fn from_gguf(metadata: &GgufMetadata) -> mlxcel_text::Result<Option<Vocabulary>> {
+    let text = |key: &str| metadata.find::<&str>(key).ok().flatten().map(str::to_string);
+    let Some(vocab) = gguf_vocab(metadata) else { return Ok(None) };
+    let tokenizer = Tokenizer::from_gguf(vocab)?;
     const TEMPLATE: &str = "tokenizer.chat_template";
     let named = metadata.iter().filter_map(|(key, value)| match value {
         GgufValue::String(source) => {

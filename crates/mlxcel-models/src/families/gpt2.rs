@@ -78,7 +78,7 @@ fn build(net: &Net<'_>, config: &Value) -> Result<Built, ModelError> {
     let places = model.embedding("wpe", net.inputs.positions, (c.context(), h));
     let mut x = model.embedding("wte", net.inputs.tokens, (c.vocab_size, h)) + places;
     // The joined projection is the only matrix whose shape tells which way round it is stored.
-    let turned = model.shape_of("h.0.attn.c_attn.weight") == Some(vec![h, 3 * h]);
+    let turned = model.shape_of("h.0.attn.c_attn.weight") != Some(vec![3 * h, h]);
     for i in 0..c.num_hidden_layers {
         let layer = model.at(&format!("h.{i}"));
         let dense = |name: &str, x, out| match turned {

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{
-    AddedVocabulary, DecoderWrapper, Encoding, Model, OffsetType, PreTokenizedString, PreTokenizer,
-    Tokenizer as HfTokenizer,
+    AddedVocabulary, DecoderWrapper, Encoding, Model, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer, Tokenizer as HfTokenizer,
 };
 
 use super::spans::EncodedToken;
@@ -94,6 +94,23 @@ impl FolderTokenizer {
         split.tokenize(|part| self.hf.get_model().tokenize(part.get()))?;
         let encoding = split.into_encoding(None, 0, OffsetType::Byte)?;
         self.hf.post_process(encoding, None, options.add_special_tokens)
+    }
+
+    /// The words that the pre-tokenizer cuts a text into, without normalising it first.
+    pub(super) fn words<'t>(&self, text: &'t str) -> Result<Vec<&'t str>> {
+        let cut = || {
+            let mut split = PreTokenizedString::from(text);
+            if let Some(pre_tokenizer) = self.hf.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut split)?;
+            }
+            let splits = split.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            Ok(splits.into_iter().map(|(_, range, _)| range).collect::<Vec<_>>())
+        };
+        let ranges = fenced("cutting a text", cut).map_err(|error| match error {
+            Fenced::Failed(reason) => Error::Encode { reason },
+            Fenced::Panicked(operation) => Error::LibraryPanic { operation },
+        })?;
+        Ok(ranges.into_iter().filter_map(|(start, end)| text.get(start..end)).collect())
     }
 
     pub(super) fn decode_chain(&self, ids: &[u32], special: SpecialText) -> Result<String> {

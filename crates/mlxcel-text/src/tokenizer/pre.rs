@@ -23,6 +23,12 @@ pub(super) struct Rule {
     pub(super) add_bos: bool,
 }
 
+impl Rule {
+    pub(super) fn patterns(&self) -> &'static [&'static str] {
+        self.patterns
+    }
+}
+
 /// What happens to a word that is itself a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
@@ -99,6 +105,14 @@ pub(super) fn rule(name: &str) -> Result<&'static Rule> {
         .iter()
         .find(|rule| rule.names.contains(&name))
         .ok_or_else(|| Error::UnknownPreTokenizer { pre: name.to_owned() })
+}
+
+/// One name for each rule of byte-level vocabularies that treats words in this way.
+pub(super) fn byte_level_names(words: Words) -> impl Iterator<Item = &'static str> {
+    let fitting =
+        TABLE.iter().filter(move |rule| rule.spelling == Spelling::ByteLevel && rule.words == words);
+    // The last rule is for files that do not name one.
+    fitting.filter_map(|rule| rule.names.first().copied()).filter(|name| *name != "default")
 }
 
 #[cfg(test)]

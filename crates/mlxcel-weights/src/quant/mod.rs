@@ -14,7 +14,7 @@ mod legacy;
 mod mx;
 mod plain;
 
-pub use encode::encode_affine;
+pub use encode::{Parts, can_encode, encode_affine, encode_rows};
 pub use iq::{Iq2Xxs, Iq3Xxs, Iq4Nl, Iq4Xs};
 pub use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
