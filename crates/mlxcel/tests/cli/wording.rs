@@ -14,7 +14,6 @@ fn transcripts(cases: &[&[&str]], places: &[(&str, &str)]) -> String {
 #[test]
 fn errors_about_arguments_are_as_pinned() {
     let cases: &[&[&str]] = &[
-        &[],
         &["dance"],
         &["generat", "-p", "Hi"],
         &["generate"],
