@@ -359,6 +359,7 @@ mod tests {
             seq_ids: per_token("seq_ids"),
             slot_mapping: per_token("slot_mapping"),
             block_table: b.input("block_table", DType::I32, shape!["sequences", "pages"]),
+            cache: None,
         };
         let spec = PagedSpec { scale: 1.0, window: None, softcap: None, sinks: false, value_dim: None };
         let (q, k, v) = (heads("q", 8), heads("k", 2), heads("v", 2));

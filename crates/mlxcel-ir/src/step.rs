@@ -60,13 +60,14 @@ impl<'g> StepInputs<'g> {
         }
     }
 
-    /// What paged attention reads.
+    /// What paged attention reads; keys and values are kept in their own type.
     pub fn paged(&self) -> PagedBatch<'g> {
         PagedBatch {
             positions: self.positions,
             seq_ids: self.seq_ids,
             slot_mapping: self.slot_mapping,
             block_table: self.block_table,
+            cache: None,
         }
     }
 }

@@ -86,6 +86,7 @@ impl<'a> Ragged<'a> {
             seq_ids: per_token("seq_ids"),
             slot_mapping: per_token("slot_mapping"),
             block_table: s.input_as("block_table", shape!["sequences", "pages"], fed("block_table")),
+            cache: None,
         }
     }
 

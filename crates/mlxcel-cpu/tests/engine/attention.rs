@@ -1,10 +1,10 @@
 //! Dense and paged attention: masks, windows, caps, sinks, and invariance under chunking and company.
 
-use mlxcel_cpu::CpuEngine;
+use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::{Batch, Engine, Logits, ReferenceEngine, SequenceState};
 use mlxcel_ir::step::StepInputs;
-use mlxcel_ir::{AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, PagedSpec, shape};
+use mlxcel_ir::{AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, PagedBatch, PagedSpec, shape};
 
 use crate::support::{Case, Random, Weights, assert_close, engines, step};
 
@@ -64,14 +64,16 @@ struct Shape {
     value: usize,
 }
 
-fn paged_graph(d: DType, s: &Shape, spec: &PagedSpec) -> Graph {
+/// A graph whose activations and cache have types of their own.
+fn paged_graph((d, cache): (DType, DType), s: &Shape, spec: &PagedSpec) -> Graph {
     let b = Builder::new();
     let inputs = StepInputs::declare(&b);
     let q = b.input("q", d, shape!["tokens", s.heads, s.width]);
     let k = b.input("k", d, shape!["tokens", s.kv, s.width]);
     let v = spec.value_dim.is_none().then(|| b.input("v", d, shape!["tokens", s.kv, s.value]));
     let sinks = spec.sinks.then(|| b.weight("sinks", d, &[s.heads]));
-    b.output("y", b.paged_attention((q, k, v), inputs.paged(), sinks, 0, spec.clone()));
+    let batch = PagedBatch { cache: Some(cache), ..inputs.paged() };
+    b.output("y", b.paged_attention((q, k, v), batch, sinks, 0, spec.clone()));
     b.finish().unwrap()
 }
 
@@ -127,17 +129,23 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
     let mut r = Random(62);
     let steps: [&[(usize, usize, usize)]; 4] =
         [&[(0, 0, 20)], &[(0, 20, 1), (1, 0, 22)], &[(1, 22, 1), (0, 21, 24)], &[]];
-    for d in [DType::F32, DType::BF16, DType::F64] {
+    let same = [DType::F32, DType::BF16, DType::F64].map(|d| (d, d));
+    for types in same.into_iter().chain([(DType::F32, DType::F16), (DType::F32, DType::BF16)]) {
+        let d = types.0;
         for s in
             [Shape { heads: 6, kv: 2, width: 16, value: 32 }, Shape { heads: 3, kv: 3, width: 12, value: 12 }]
         {
             for (i, spec) in paged_specs().iter().enumerate() {
-                let graph = paged_graph(d, &s, spec);
+                let graph = paged_graph(types, &s, spec);
                 let mut weights = Weights::default();
                 weights.add("sinks", r.weight(d, &[s.heads]));
                 let q = r.tensor(d, &[68, s.heads, s.width]);
-                let k = r.tensor(d, &[68, s.kv, s.width]);
-                let v = r.tensor(d, &[68, s.kv, s.value]);
+                // Numbers that the cache holds exactly: how casts round is not for this test.
+                let mut kept = |width: usize| {
+                    let shape = [68, s.kv, width];
+                    HostTensor::from_f64(d, &shape, &r.tensor(types.1, &shape).to_f64())
+                };
+                let (k, v) = (kept(s.width), kept(s.value));
                 let tensors = [("q", &q), ("k", &k), ("v", &v)];
                 let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
                 let mut reference = ReferenceEngine.compile(&graph, &weights, &dims).unwrap();
@@ -147,7 +155,7 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
                     let mut program = engine.compile(&graph, &weights, &dims).unwrap();
                     for (n, (f, e)) in fed.iter().zip(&expected).enumerate() {
                         let found = step(&mut *program, f, &["y"]);
-                        let what = format!("{d}, spec {i}, step {n}, {}", engine.caps().device);
+                        let what = format!("{types:?}, spec {i}, step {n}, {}", engine.caps().device);
                         assert_close(&found[0], &e[0], &what);
                     }
                 }
@@ -161,7 +169,7 @@ fn chunked(engine: &CpuEngine, chunk: usize, company: bool) -> Vec<u8> {
     let mut r = Random(63);
     let s = Shape { heads: 6, kv: 2, width: 16, value: 16 };
     let spec = PagedSpec { scale: 0.25, window: Some(37), softcap: None, sinks: false, value_dim: None };
-    let graph = paged_graph(DType::F32, &s, &spec);
+    let graph = paged_graph((DType::F32, DType::F32), &s, &spec);
     let [q, k, v] = [s.heads, s.kv, s.kv].map(|h| r.tensor(DType::F32, &[68, h, 16]));
     let tensors = [("q", &q), ("k", &k), ("v", &v)];
     let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
@@ -194,5 +202,67 @@ fn a_token_does_not_depend_on_chunks_or_company() {
                 );
             }
         }
+    }
+}
+
+/// The results of a long sequence's last tokens, the prompt cut at `cuts`.
+fn long(engine: &CpuEngine, cache: DType, cuts: &[usize]) -> Vec<u8> {
+    const TOKENS: usize = 700;
+    let mut r = Random(64);
+    let s = Shape { heads: 6, kv: 2, width: 32, value: 48 };
+    let spec = PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
+    let graph = paged_graph((DType::F32, cache), &s, &spec);
+    let q = r.tensor(DType::F32, &[TOKENS, s.heads, s.width]);
+    let k = r.tensor(DType::F32, &[TOKENS, s.kv, s.width]);
+    let v = r.tensor(DType::F32, &[TOKENS, s.kv, s.value]);
+    let tensors = [("q", &q), ("k", &k), ("v", &v)];
+    let state = SequenceState { blocks: (0..44).rev().collect(), slot: 0, known_len: TOKENS };
+    let sequences = [Sequence { state, first: 0 }];
+    let dims = Bindings::from([("blocks".into(), 44), ("block".into(), 16)]);
+    let mut program = engine.compile(&graph, &Weights::default(), &dims).unwrap();
+    let mut out = vec![];
+    for (i, &start) in cuts.iter().enumerate() {
+        let count = cuts.get(i + 1).unwrap_or(&TOKENS) - start;
+        let fed = feeds(&sequences, &[(0, start, count)], 16, &tensors);
+        out.extend_from_slice(step(&mut *program, &fed, &["y"])[0].bytes());
+    }
+    out
+}
+
+#[test]
+fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
+    for level in SimdLevel::available() {
+        for cache in [DType::F32, DType::F16] {
+            let engine = |threads: usize| {
+                CpuEngine::new(CpuOptions { threads: Some(threads), level: Some(level) }).unwrap()
+            };
+            let whole = long(&engine(1), cache, &[0]);
+            for threads in [1, 2, 5] {
+                for cuts in [&[0, 699][..], &[0, 255, 256, 257, 640], &[0, 511, 513, 698, 699]] {
+                    let found = long(&engine(threads), cache, cuts);
+                    assert!(found == whole, "{level}, {cache}, {threads} threads, chunks at {cuts:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_sequence_is_its_decomposition() {
+    let mut r = Random(65);
+    for queries in [1, 130] {
+        let b = Builder::new();
+        let q = b.input("q", DType::F32, shape![1, "queries", 6, 32]);
+        let k = b.input("k", DType::F32, shape![1, "keys", 2, 32]);
+        let v = b.input("v", DType::F32, shape![1, "keys", 2, 48]);
+        let sinks = b.input("sinks", DType::F32, shape![6]);
+        for (name, window) in [("plain", None), ("window", Some(300))] {
+            let spec = AttentionSpec { causal: true, window, sinks: true, ..dense_spec() };
+            b.output(name, b.attention([q, k, v], None, Some(sinks), spec));
+        }
+        let case = Case::new(b).feed("q", r.tensor(DType::F32, &[1, queries, 6, 32]));
+        let case = case.feed("k", r.tensor(DType::F32, &[1, 600, 2, 32]));
+        let case = case.feed("v", r.tensor(DType::F32, &[1, 600, 2, 48]));
+        case.feed("sinks", r.tensor(DType::F32, &[6])).check(&format!("{queries} queries"));
     }
 }

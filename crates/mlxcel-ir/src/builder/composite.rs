@@ -11,6 +11,8 @@ pub struct PagedBatch<'g> {
     pub seq_ids: Tensor<'g>,
     pub slot_mapping: Tensor<'g>,
     pub block_table: Tensor<'g>,
+    /// The type that keys and values are kept in; their own if `None`.
+    pub cache: Option<DType>,
 }
 
 /// Per-row sampling parameters.
@@ -157,7 +159,8 @@ impl Builder {
         let spec = PagedSpec { sinks: sinks.is_some(), ..spec };
         let names: Vec<String> = ["k_cache", "v_cache"].map(|n| format!("{n}.{layer}")).to_vec();
         let cache = |(t, name): (Tensor<'g>, &String)| {
-            self.state(name, t.dtype(), vec!["blocks".into(), "block".into(), t.dim(1), t.dim(2)])
+            let dtype = batch.cache.unwrap_or(t.dtype());
+            self.state(name, dtype, vec!["blocks".into(), "block".into(), t.dim(1), t.dim(2)])
         };
         let new: Vec<Tensor<'g>> = std::iter::once(k).chain(v).collect();
         let caches: Vec<Tensor<'g>> = new.iter().copied().zip(&names).map(cache).collect();

@@ -1,15 +1,25 @@
-//! Queries against tiles of keys: scores, running softmax, weighted values.
+//! Lines, each a query and a head, against tiles of keys: scores, running softmax, weighted values.
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use mlxcel_ir::DType;
 
 use super::Scores;
+use super::soft::{Running, soften};
+use super::tile::{
+    Brains, Even, Extent, Halves, LINES, Left, Rows, Singles, Sums, add_line, add_product, sharing,
+};
+use super::turn::{fetch, turn};
 use crate::lanes::Lane;
 use crate::math;
 use crate::simd::{Kernel, LANES_MAX, Simd};
 
-/// Keys in a tile.
-pub(super) const KEYS: usize = 16;
+/// Keys in a tile. Tiles begin at multiples of it, counted from the start of the sequence.
+pub(super) const KEYS: usize = 64;
+
+/// Keys in a stretch, whose result is computed by itself and then joined to that of the keys before it.
+pub(super) const STRETCH: usize = 4 * KEYS;
 
 /// Sizes of a task: heads that share a KV head, and the widths of keys and values.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +30,6 @@ pub(super) struct Widths {
 }
 
 impl Widths {
-    /// Numbers from one query head to the next.
-    pub(super) fn key_padded(&self) -> usize {
-        self.key.next_multiple_of(LANES_MAX)
-    }
-
     pub(super) fn value_padded(&self) -> usize {
         self.value.next_multiple_of(LANES_MAX)
     }
@@ -38,217 +43,365 @@ pub(super) struct Memory<'a> {
     /// Numbers of a row, and elements from one of them to the next.
     pub(super) width: usize,
     pub(super) stride: usize,
+    /// Elements from one head's row to the next one's.
+    pub(super) head: usize,
 }
 
 impl Memory<'_> {
     /// Whether rows can be read in whole vectors where they lie.
-    fn direct(&self) -> bool {
-        self.dtype == DType::F32 && self.stride == 1 && self.width.is_multiple_of(LANES_MAX)
+    #[inline(always)]
+    pub(super) fn direct(&self) -> bool {
+        let known = matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16);
+        known && self.stride == 1 && self.width.is_multiple_of(LANES_MAX)
     }
 
-    /// Pointers to the rows that begin at `offsets`, widened to `scratch` if need be; the first `skip` are absent.
     #[inline(always)]
-    fn rows(&self, skip: usize, offsets: &[usize], scratch: &mut [f32]) -> [*const f32; KEYS] {
-        let mut rows = [std::ptr::null(); KEYS];
-        if self.direct() {
-            for (row, &offset) in rows[skip..].iter_mut().zip(offsets) {
-                *row = self.bytes[offset * 4..(offset + self.width) * 4].as_ptr().cast();
-            }
-        } else {
-            let padded = self.width.next_multiple_of(LANES_MAX);
-            for ((row, &offset), to) in rows[skip..].iter_mut().zip(offsets).zip(scratch.chunks_mut(padded)) {
-                f32::load(self.dtype, self.bytes, (offset, self.stride), &mut to[..self.width]);
-                to[self.width..].fill(0.0);
-                *row = to.as_ptr();
-            }
+    fn row_bytes(&self) -> usize {
+        let size = self.dtype.size().expect("keys and values are plain");
+        ((self.width.max(1) - 1) * self.stride + 1) * size
+    }
+
+    /// Bytes from one head's row to the next one's.
+    #[inline(always)]
+    fn head_bytes(&self) -> usize {
+        self.head * self.dtype.size().expect("keys and values are plain")
+    }
+
+    /// The addresses of the first head's rows that begin at `offsets`; rows of all `heads` were checked to exist. Lanes
+    /// `present` are meant; the others repeat one of them, and what is computed from those is never used.
+    #[inline(always)]
+    fn addresses(&self, offsets: &[usize; KEYS], present: (usize, usize), heads: usize) -> Addresses {
+        let size = self.dtype.size().expect("keys and values are plain");
+        let bytes = (heads - 1) * self.head_bytes() + self.row_bytes();
+        let mut rows = [self.bytes.as_ptr(); KEYS];
+        for lane in present.0..present.1 {
+            rows[lane] = self.bytes[offsets[lane] * size..][..bytes].as_ptr();
         }
-        // Absent keys repeat one that is there; their scores are never used.
-        let some = rows[skip];
-        rows[..skip].fill(some);
-        rows[skip + offsets.len()..].fill(some);
+        let some = rows[present.0];
+        rows[..present.0].fill(some);
+        rows[present.1..].fill(some);
         rows
     }
 }
 
+/// Where rows of a tile lie.
+pub(super) type Addresses = [*const u8; KEYS];
+
+/// The rows some bytes further on.
+#[inline(always)]
+fn shifted(rows: &Addresses, bytes: usize) -> Addresses {
+    let mut moved = *rows;
+    for row in &mut moved {
+        *row = row.wrapping_add(bytes);
+    }
+    moved
+}
+
+/// Where the rows of a tile begin, of keys and of values.
+pub(super) type Offsets = [[usize; KEYS]; 2];
+
+/// Neighbouring queries of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// Which sequence.
+    pub(super) sequence: usize,
+    /// The first query's place among those of its sequence, or of the step.
+    pub(super) first: usize,
+    pub(super) count: usize,
+    /// The first query's row of the result.
+    pub(super) row: usize,
+}
+
 /// Keys, values, and what a query sees of them.
-pub(super) trait Context {
+pub(super) trait Context: Sync {
     fn keys(&self) -> Memory<'_>;
     /// `None` if values are the beginnings of the keys.
     fn values(&self) -> Option<Memory<'_>>;
-    /// The elements at which the rows of keys `start..start + count` begin, of keys and of values.
-    fn offsets(&self, start: usize, count: usize) -> [[usize; KEYS]; 2];
-    /// The keys that a query may see.
-    fn visible(&self, query: usize) -> (usize, usize);
-    /// Adds the mask to the scores of one query and head against keys from `start` on.
-    fn mask(&self, query: usize, head: usize, start: usize, scores: &mut [f32]);
+    /// The elements at which the first head's rows of the present lanes of the tile at key `start` begin, of keys and
+    /// of values.
+    fn offsets(&self, block: &Block, start: usize, present: (usize, usize)) -> Offsets;
+    /// The keys that a query of a block may see.
+    fn visible(&self, block: &Block, query: usize) -> (usize, usize);
+    /// The numbers of one query and head.
+    fn query(&self, block: &Block, query: usize, head: usize, to: &mut [f32]);
+    /// Adds the mask, where there is one, to the scores of one query and head against keys from `start` on.
+    fn mask(&self, block: &Block, line: (usize, usize), start: usize, scores: &mut [f32]);
 }
 
-/// One task.
-pub(super) struct Attend<'a, C> {
-    pub(super) context: &'a C,
+/// What a thread needs beside operands and results; kept between tasks.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// `[dim][KEYS]`.
+    keys: Vec<f32>,
+    /// `[KEYS][value_padded]`, where values cannot be read where they lie.
+    values: Vec<f32>,
+    /// Scores, then weights, of the lines that share registers.
+    scores: Vec<f32>,
+}
+
+/// Results of lines over some keys, not yet divided by the sums of their weights.
+#[derive(Debug)]
+pub(super) struct Partial<'a> {
+    /// `[lines][value_padded]`.
+    pub(super) out: &'a mut [f32],
+    pub(super) running: &'a mut [Running],
+}
+
+/// The lines of a block for some KV heads, over the keys of one stretch.
+pub(super) struct Attend<'a> {
+    pub(super) context: &'a dyn Context,
+    pub(super) block: &'a Block,
+    pub(super) heads: Range<usize>,
     pub(super) scores: Scores,
     pub(super) widths: Widths,
-    /// `[queries][group][key_padded]`.
+    /// What each query of the block sees.
+    pub(super) ranges: &'a [(usize, usize)],
+    /// `[heads][queries][group][key]`.
     pub(super) q: &'a [f32],
-    /// One per head of the group.
-    pub(super) sinks: Option<&'a [f32]>,
-    /// `[queries][group][value_padded]`.
-    pub(super) out: &'a mut [f32],
+    pub(super) keys: (usize, usize),
+    pub(super) scratch: &'a mut Scratch,
+    /// `[heads][queries][group]`.
+    pub(super) part: Partial<'a>,
 }
 
-/// The running softmax of one query and head.
-#[derive(Clone, Copy)]
-struct Running {
-    top: f32,
-    sum: f32,
-}
-
-impl<C: Context> Kernel for Attend<'_, C> {
+impl Kernel for Attend<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let w = self.widths;
-        let queries = self.q.len() / (w.group * w.key_padded());
-        let ranges: Vec<(usize, usize)> = (0..queries).map(|q| self.context.visible(q)).collect();
-        let seen = || ranges.iter().filter(|(lo, hi)| lo < hi);
-        let start = |head: usize| match self.sinks {
-            Some(s) => Running { top: s[head], sum: 1.0 },
-            None => Running { top: f32::NEG_INFINITY, sum: 0.0 },
-        };
-        let mut running: Vec<Running> = (0..queries * w.group).map(|i| start(i % w.group)).collect();
-        self.out.fill(0.0);
-        let (Some(first), Some(last)) = (seen().map(|r| r.0).min(), seen().map(|r| r.1).max()) else {
-            return;
-        };
-        let (keys, values) = (self.context.keys(), self.context.values());
-        let mut scratch = [vec![0.0; KEYS * w.key_padded()], vec![0.0; KEYS * w.value_padded()]];
-        for at in (first / KEYS * KEYS..last).step_by(KEYS) {
-            let from = at.max(first);
-            let count = (at + KEYS).min(last) - from;
-            let offsets = self.context.offsets(from, count);
-            let k = keys.rows(from - at, &offsets[0][..count], &mut scratch[0]);
-            let v = values.map_or(k, |v| v.rows(from - at, &offsets[1][..count], &mut scratch[1]));
-            for (q, &(lo, hi)) in ranges.iter().enumerate() {
-                let (lo, hi) = (lo.max(from), hi.min(from + count));
-                if lo < hi {
-                    let tile = Tile { k, v, from: at, lo, hi };
-                    self.query::<S>(q, &tile, &mut running[q * w.group..(q + 1) * w.group]);
-                }
+        self.part.out.fill(0.0);
+        self.part.running.fill(Running::EMPTY);
+        self.scratch.keys.resize(w.key * KEYS, 0.0);
+        self.scratch.values.resize(w.value_padded() * KEYS, 0.0);
+        self.scratch.scores.resize(LINES * KEYS, 0.0);
+        let mut place = self.place(self.keys.0 / KEYS * KEYS);
+        loop {
+            let start = place.start + KEYS;
+            let next = if start < self.keys.1 { Some(self.place(start)) } else { None };
+            // All heads of a tile come before the next keys, since their rows lie beside each other.
+            for head in self.heads.clone() {
+                let last = head + 1 == self.heads.end;
+                let ahead = if last {
+                    next.as_ref().map(|n| (n, self.heads.start))
+                } else {
+                    Some((&place, head + 1))
+                };
+                self.attend::<S>(&place, head, ahead);
             }
-        }
-        for (line, r) in self.out.chunks_mut(w.value_padded()).zip(&running) {
-            let scale = if r.sum == 0.0 { 0.0 } else { 1.0 / r.sum };
-            line.iter_mut().for_each(|x| *x *= scale);
+            match next {
+                Some(next) => place = next,
+                None => break,
+            }
         }
     }
 }
 
-/// Rows of keys `from…`, of which a query sees `lo..hi`.
+/// Keys from `start` on, of all KV heads.
+struct Place {
+    start: usize,
+    present: (usize, usize),
+    /// Rows of the first head.
+    keys: Addresses,
+    values: Addresses,
+}
+
+/// Keys from `start` on of one KV head.
 struct Tile {
-    k: [*const f32; KEYS],
-    v: [*const f32; KEYS],
-    from: usize,
-    lo: usize,
-    hi: usize,
+    start: usize,
+    head: usize,
+    /// The whole vectors that hold keys.
+    lanes: (usize, usize),
 }
 
-impl<C: Context> Attend<'_, C> {
-    /// One query with all heads of the group.
+impl Attend<'_> {
     #[inline(always)]
-    fn query<S: Simd>(&mut self, query: usize, tile: &Tile, running: &mut [Running]) {
-        let w = self.widths;
-        for (head, r) in running.iter_mut().enumerate() {
-            let line = query * w.group + head;
-            let q = self.q[line * w.key_padded()..(line + 1) * w.key_padded()].as_ptr();
-            let mut s = [0.0; KEYS];
-            for first in ((tile.lo - tile.from) / 4 * 4..tile.hi - tile.from).step_by(4) {
-                let rows = std::array::from_fn(|i| tile.k[first + i]);
-                // SAFETY: the query and every row have `key_padded` numbers.
-                let dots = unsafe { dots::<S>(q, rows, w.key_padded()) };
-                s[first..first + 4].copy_from_slice(&dots);
-            }
-            let (lo, hi) = (tile.lo - tile.from, tile.hi - tile.from);
-            s.iter_mut().for_each(|x| *x *= self.scores.scale);
-            if let Some(cap) = self.scores.softcap {
-                s.iter_mut().for_each(|x| *x = math::tanh(*x / cap) * cap);
-            }
-            self.context.mask(query, head, tile.lo, &mut s[lo..hi]);
-            s[..lo].fill(f32::NEG_INFINITY);
-            s[hi..].fill(f32::NEG_INFINITY);
-            let top = s.iter().fold(r.top, |a, &x| if x > a || x.is_nan() { x } else { a });
-            if top == f32::NEG_INFINITY {
-                continue;
-            }
-            let fade = math::exp(r.top - top);
-            let mut p = s;
-            for x in &mut p {
-                *x = math::exp(*x - top);
-            }
-            *r = Running { top, sum: r.sum * fade + total(p) };
-            let out = &mut self.out[line * w.value_padded()..(line + 1) * w.value_padded()];
-            // SAFETY: the result and every row of values have `value_padded` numbers.
-            unsafe { weigh::<S>(out, fade, &p[lo..hi], &tile.v[lo..hi]) };
-        }
+    fn place(&self, start: usize) -> Place {
+        let present = (self.keys.0.max(start) - start, self.keys.1.min(start + KEYS) - start);
+        let offsets = self.context.offsets(self.block, start, present);
+        let keys = self.context.keys().addresses(&offsets[0], present, self.heads.end);
+        let values = match self.context.values() {
+            Some(values) => values.addresses(&offsets[1], present, self.heads.end),
+            None => keys,
+        };
+        Place { start, present, keys, values }
     }
-}
 
-/// The sum of a tile's weights, always in the same order.
-#[inline(always)]
-fn total(p: [f32; KEYS]) -> f32 {
-    let eight: [f32; 8] = std::array::from_fn(|i| p[i] + p[i + 8]);
-    let four: [f32; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
-    (four[0] + four[2]) + (four[1] + four[3])
-}
-
-/// One query against four keys.
-///
-/// # Safety
-/// `k` numbers, a multiple of the lanes, must be readable at all pointers.
-#[inline(always)]
-unsafe fn dots<S: Simd>(q: *const f32, rows: [*const f32; 4], k: usize) -> [f32; 4] {
-    let mut acc = [S::splat(0.0); 4];
-    let mut at = 0;
-    while at < k {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let x = S::load(q.add(at));
-            for (sum, row) in acc.iter_mut().zip(rows) {
-                *sum = S::fma(x, S::load(row.add(at)), *sum);
-            }
-        }
-        at += S::LANES;
-    }
-    S::sums(acc)
-}
-
-/// `out = out * fade + Σ p · v`, in order of the keys.
-///
-/// # Safety
-/// Every row must have as many readable numbers as `out`, a multiple of [`LANES_MAX`].
-#[inline(always)]
-unsafe fn weigh<S: Simd>(out: &mut [f32], fade: f32, p: &[f32], rows: &[*const f32]) {
-    let fade = S::splat(fade);
-    let mut at = 0;
-    while at < out.len() {
-        // SAFETY: as the caller promises; chunks are whole vectors.
-        unsafe {
-            let place = out.as_mut_ptr().add(at);
-            let mut acc: [S::F; 4] = [S::splat(0.0); 4];
-            let vectors = ((out.len() - at) / S::LANES).min(4);
-            for (i, a) in acc[..vectors].iter_mut().enumerate() {
-                *a = S::mul(S::load(place.add(i * S::LANES)), fade);
-            }
-            for (&p, row) in p.iter().zip(rows) {
-                let p = S::splat(p);
-                for (i, a) in acc[..vectors].iter_mut().enumerate() {
-                    *a = S::fma(p, S::load(row.add(at + i * S::LANES)), *a);
+    /// One KV head's lines against a tile, while the rows of the one `ahead` are on their way.
+    #[inline(always)]
+    fn attend<S: Simd>(&mut self, place: &Place, head: usize, ahead: Option<(&Place, usize)>) {
+        let (w, keys, values) = (self.widths, self.context.keys(), self.context.values());
+        let lanes = (place.present.0 / LANES_MAX * LANES_MAX, place.present.1.next_multiple_of(LANES_MAX));
+        let rows = shifted(&place.keys, head * keys.head_bytes());
+        let mut lane = lanes.0;
+        while lane < lanes.1 {
+            // SAFETY: the addresses are of whole rows, and the lanes a whole vector within the tile.
+            unsafe { turn::<S>(&keys, &rows, (lane, lane + LANES_MAX), &mut self.scratch.keys) };
+            if let Some((next, head)) = ahead {
+                fetch(&next.keys, lane, (head * keys.head_bytes(), keys.row_bytes()));
+                if let Some(values) = values {
+                    fetch(&next.values, lane, (head * values.head_bytes(), values.row_bytes()));
                 }
             }
-            for (i, a) in acc[..vectors].iter().enumerate() {
-                S::store(place.add(i * S::LANES), *a);
+            lane += LANES_MAX;
+        }
+        let tile = Tile { start: place.start, head, lanes };
+        // Values that are the beginnings of keys are narrower than them.
+        let values = Memory { width: w.value, ..values.unwrap_or(keys) };
+        let rows = shifted(&place.values, head * values.head_bytes());
+        if !values.direct() {
+            let rows = self.widen(&values, &rows, place.present);
+            return self.tile::<S, Singles>(&tile, Singles(rows.as_ptr()));
+        }
+        match values.dtype {
+            DType::F32 => self.tile::<S, Singles>(&tile, Singles(rows.as_ptr())),
+            DType::F16 => self.tile::<S, Halves>(&tile, Halves(rows.as_ptr())),
+            _ => self.tile::<S, Brains>(&tile, Brains(rows.as_ptr())),
+        }
+    }
+
+    /// Copies the present rows of values as `f32`, padded to whole vectors; gives where the copies are.
+    #[inline(always)]
+    fn widen(&mut self, values: &Memory<'_>, rows: &Addresses, present: (usize, usize)) -> Addresses {
+        let (padded, bytes) = (self.widths.value_padded(), values.row_bytes());
+        let mut copies = *rows;
+        for lane in present.0..present.1 {
+            let to = &mut self.scratch.values[lane * padded..(lane + 1) * padded];
+            // SAFETY: the row lies whole behind its address.
+            let row = unsafe { std::slice::from_raw_parts(rows[lane], bytes) };
+            f32::load(values.dtype, row, (0, values.stride), &mut to[..values.width]);
+            to[values.width..].fill(0.0);
+            copies[lane] = to.as_ptr().cast();
+        }
+        copies
+    }
+
+    /// What the line's query sees of the tile, as lanes.
+    #[inline(always)]
+    fn seen(&self, line: usize, tile: &Tile) -> (usize, usize) {
+        let (lo, hi) = self.ranges[line / self.widths.group % self.ranges.len()];
+        let (lo, hi) = (lo.max(self.keys.0).max(tile.start), hi.min(self.keys.1).min(tile.start + KEYS));
+        (lo - tile.start, hi.max(lo) - tile.start)
+    }
+
+    /// Lines share registers with their neighbours, which changes nothing of what they compute.
+    #[inline(always)]
+    fn tile<S: Simd, R: Rows>(&mut self, tile: &Tile, values: R) {
+        // The lines of the tile's head.
+        let count = self.part.running.len() / self.heads.len();
+        let mut line = (tile.head - self.heads.start) * count;
+        let lines = line + count;
+        while line < lines {
+            let mut seen = [(0, 0); LINES];
+            let (mut count, most) = (0, sharing(lines - line));
+            while count < most {
+                seen[count] = self.seen(line + count, tile);
+                if seen[count].0 >= seen[count].1 {
+                    break;
+                }
+                count += 1;
             }
-            at += vectors * S::LANES;
+            count = sharing(count).min(count);
+            if count > 0 {
+                // SAFETY: the lines exist and see keys whose rows are there.
+                unsafe { self.lines::<S, R>((line, &seen[..count]), tile, values) };
+            }
+            line += count.max(1);
+        }
+    }
+
+    /// # Safety
+    /// All lines must exist, and `values` have the rows that they see.
+    #[inline(always)]
+    unsafe fn lines<S: Simd, R: Rows>(
+        &mut self,
+        (line, seen): (usize, &[(usize, usize)]),
+        tile: &Tile,
+        values: R,
+    ) {
+        let (w, count) = (self.widths, seen.len());
+        let left = Left { base: self.q[line * w.key..(line + count) * w.key].as_ptr(), stride: w.key };
+        let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
+        let scores = &mut self.scratch.scores[..count * KEYS];
+        let sums = Sums { base: scores.as_mut_ptr(), stride: KEYS };
+        let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
+        // SAFETY: queries are as wide as keys, and the turned tile has its lanes.
+        unsafe { add_product::<S, Even>(count, left, turned, sums, extent) };
+        let mut common = (0, KEYS);
+        for (t, &seen) in seen.iter().enumerate() {
+            self.weights::<S>(line + t, t, seen, tile);
+            common = (common.0.max(seen.0), common.1.min(seen.1));
+        }
+        if common.0 >= common.1 {
+            common = (KEYS, KEYS);
+        }
+        // What only some of the lines see is added for those alone, before and after what all see: a value that a
+        // line does not see might not be finite, and no weight makes it nothing then.
+        // SAFETY: weights and results have the lines, and values the rows that are seen.
+        unsafe {
+            for (t, &(lo, hi)) in seen.iter().enumerate() {
+                self.add_alone::<S, R>(line + t, t, values, (lo, hi.min(common.0)));
+            }
+            if common.0 < common.1 {
+                let (left, sums) = (self.weights_of(0), self.results_of(line));
+                let extent = Extent { fresh: false, rows: common, columns: (0, w.value_padded()) };
+                add_product::<S, R>(count, left, values, sums, extent);
+            }
+            for (t, &(_, hi)) in seen.iter().enumerate() {
+                self.add_alone::<S, R>(line + t, t, values, (common.1, hi));
+            }
+        }
+    }
+
+    /// Adds weighted rows of values to one line.
+    ///
+    /// # Safety
+    /// As for [`Attend::lines`].
+    #[inline(always)]
+    unsafe fn add_alone<S: Simd, R: Rows>(&mut self, line: usize, t: usize, values: R, rows: (usize, usize)) {
+        if rows.0 < rows.1 {
+            let extent = Extent { fresh: false, rows, columns: (0, self.widths.value_padded()) };
+            // SAFETY: as the caller promises; results are whole vectors.
+            unsafe { add_line::<S, R>(self.weights_of(t), values, self.results_of(line), extent) };
+        }
+    }
+
+    #[inline(always)]
+    fn weights_of(&self, t: usize) -> Left {
+        Left { base: self.scratch.scores[t * KEYS..].as_ptr(), stride: KEYS }
+    }
+
+    #[inline(always)]
+    fn results_of(&mut self, line: usize) -> Sums {
+        let width = self.widths.value_padded();
+        Sums { base: self.part.out[line * width..].as_mut_ptr(), stride: width }
+    }
+
+    /// Turns the scores of one line into weights and fades its result accordingly.
+    #[inline(always)]
+    fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile) {
+        let w = self.widths;
+        let scores = &mut self.scratch.scores[t * KEYS..(t + 1) * KEYS];
+        if let Some(cap) = self.scores.softcap {
+            for s in scores.iter_mut() {
+                *s = math::tanh(*s / cap) * cap;
+            }
+        }
+        if self.scores.masked {
+            let at = (line / w.group % self.ranges.len(), tile.head * w.group + line % w.group);
+            self.context.mask(self.block, at, tile.start + lo, &mut scores[lo..hi]);
+        }
+        let lanes = tile.lanes;
+        if (lo, hi) != lanes {
+            scores[..lo].fill(f32::NEG_INFINITY);
+            scores[hi..].fill(f32::NEG_INFINITY);
+        }
+        let fade = soften::<S>(&mut scores[lanes.0..lanes.1], &mut self.part.running[line]);
+        if fade != 1.0 {
+            let width = w.value_padded();
+            for x in &mut self.part.out[line * width..(line + 1) * width] {
+                *x *= fade;
+            }
         }
     }
 }

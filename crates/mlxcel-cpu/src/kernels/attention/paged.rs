@@ -1,20 +1,19 @@
 //! Attention over the paged cache: writes the new keys and values to their slots, then attends.
+#![allow(unsafe_code)]
 
-use mlxcel_ir::PagedSpec;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use mlxcel_ir::{DType, PagedSpec};
 
-use super::core::{Attend, Context, KEYS, Memory, Widths};
-use super::{QUERIES, Scores};
+use super::Scores;
+use super::core::{Block, Context, KEYS, Memory, Offsets, Widths};
+use super::drive::{Job, queries_per_block};
 use crate::context::Context as Machine;
 use crate::lanes::{Lane, indices};
 use crate::view::{Out, Shared, View};
 
-/// The parts of the batch, read once.
-struct Batch {
-    positions: Vec<i64>,
-    seq_ids: Vec<i64>,
-    table: Vec<i64>,
-    pages: usize,
-}
+/// New tokens from which on threads share the writing.
+const TOKENS_PER_THREAD: usize = 16;
 
 /// Operands as the op lists them; `outs` are the result and the caches, which hold their old contents.
 pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &mut [Out<'_>]) {
@@ -22,124 +21,107 @@ pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &
     let rest = &x[1 + 2 * caches..];
     let slots = indices(&rest[2]);
     for (new, cache) in x[1..].iter().zip(&mut outs[1..]) {
-        write(new, &slots, cache);
+        write(machine, new, &slots, cache);
     }
     let (out, written) = outs.split_first_mut().expect("the op has results");
     if out.elements() == 0 {
         return;
     }
-    let batch = Batch {
+    let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
+    let pages = Pages {
+        window: spec.window,
+        q,
+        caches: &caches,
         positions: indices(&rest[0]),
         seq_ids: indices(&rest[1]),
         table: indices(&rest[3]),
         pages: rest[3].shape()[1],
     };
-    let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
-    let job = Job { spec, q, batch: &batch, caches: &caches, sinks: rest.get(4).map(|s| s.numbers()) };
-    job.run(machine, out);
+    let kv_heads = caches[0].shape()[2];
+    let widths = Widths { group: q.shape()[1] / kv_heads, key: q.shape()[2], value: out.shape[2] };
+    let sinks: Option<Vec<f32>> = rest.get(4).map(|s| s.numbers());
+    let job = Job {
+        context: &pages,
+        scores: Scores { scale: spec.scale as f32, softcap: spec.softcap.map(|c| c as f32), masked: false },
+        widths,
+        kv_heads,
+        sinks: sinks.as_deref(),
+    };
+    let step = queries_per_block(machine, &widths, kv_heads, q.shape()[0]);
+    job.run(machine, &pages.blocks(step), out);
 }
 
-/// Rows of the cache at `slots` become the new rows; a slot out of range drops its row.
-fn write(new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) {
+/// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Threads share the heads, since
+/// two tokens might name one slot.
+fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) {
     let (heads, width) = (new.shape()[1], new.shape()[2]);
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
     let strides = new.layout.strides;
-    let mut line = vec![0.0; width];
-    let bytes = cache.bytes();
-    for (t, &slot) in slots.iter().enumerate().filter(|(_, s)| (0..count as i64).contains(*s)) {
-        for h in 0..heads {
-            f32::load(new.dtype, new.bytes(), (t * strides[0] + h * strides[1], strides[2]), &mut line);
+    let to = Shared(cache.bytes().as_mut_ptr());
+    let write_head = |h: usize| {
+        let mut line = vec![0.0; width];
+        for (t, &slot) in slots.iter().enumerate().filter(|(_, s)| (0..count as i64).contains(*s)) {
+            let at = t * strides[0] + h * strides[1];
+            f32::load(new.dtype, new.bytes(), (at, strides[2]), &mut line);
             let at = (slot as usize * heads + h) * width * size;
-            f32::store(dtype, &line, &mut bytes[at..at + width * size]);
+            // SAFETY: the slot exists, and its row of this head is written by this task alone.
+            let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), width * size) };
+            narrow(dtype, &line, row);
+        }
+    };
+    if slots.len() < TOKENS_PER_THREAD {
+        (0..heads).for_each(write_head);
+    } else {
+        machine.threads.each(heads, write_head);
+    }
+}
+
+/// Stores numbers of a row, halves many at a time.
+fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
+    if dtype != DType::F16 {
+        return f32::store(dtype, line, row);
+    }
+    let mut halves = [f16::ZERO; 64];
+    for (part, to) in line.chunks(halves.len()).zip(row.chunks_mut(2 * halves.len())) {
+        let halves = &mut halves[..part.len()];
+        halves.convert_from_f32_slice(part);
+        for (to, half) in to.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
+            *to = half.to_le_bytes();
         }
     }
 }
 
-struct Job<'a> {
-    spec: &'a PagedSpec,
+/// The cache as the tokens of a step see it.
+struct Pages<'a> {
+    window: Option<usize>,
     q: View<'a>,
-    batch: &'a Batch,
     caches: &'a [View<'a>],
-    sinks: Option<Vec<f32>>,
+    positions: Vec<i64>,
+    seq_ids: Vec<i64>,
+    table: Vec<i64>,
+    pages: usize,
 }
 
-impl Job<'_> {
-    fn run(&self, machine: &Machine, out: &mut Out<'_>) {
-        let (heads, kv_heads) = (self.q.shape()[1], self.caches[0].shape()[2]);
-        let value = out.shape[2];
-        let widths = Widths { group: heads / kv_heads, key: self.q.shape()[2], value };
-        let blocks = self.query_blocks();
-        let (dtype, size) = (out.dtype, out.size());
-        let to = Shared(out.bytes().as_mut_ptr());
-        machine.threads.each(blocks.len() * kv_heads, |task| {
-            let (block, kv_head) = (&blocks[task / kv_heads], task % kv_heads);
-            let q = self.queries(block.clone(), kv_head * widths.group, &widths);
-            let mut result = vec![0.0; block.len() * widths.group * widths.value_padded()];
-            let context = Pages { job: self, first: block.start, kv_head };
-            let first = kv_head * widths.group;
-            machine.level.dispatch(Attend {
-                context: &context,
-                scores: Scores {
-                    scale: self.spec.scale as f32,
-                    softcap: self.spec.softcap.map(|c| c as f32),
-                },
-                widths,
-                q: &q,
-                sinks: self.sinks.as_ref().map(|s| &s[first..first + widths.group]),
-                out: &mut result,
-            });
-            for (i, line) in result.chunks(widths.value_padded()).enumerate() {
-                let (token, head) = (block.start + i / widths.group, first + i % widths.group);
-                let at = (token * heads + head) * value * size;
-                store(to, at, &line[..value], dtype);
-            }
-        });
-    }
-
-    /// Runs of neighbouring tokens of one sequence, of at most [`QUERIES`].
-    fn query_blocks(&self) -> Vec<std::ops::Range<usize>> {
-        let ids = &self.batch.seq_ids;
+impl Pages<'_> {
+    /// Runs of neighbouring tokens of one sequence, of at most `step`. Padding, whose sequence does not exist, sees
+    /// nothing.
+    fn blocks(&self, step: usize) -> Vec<Block> {
+        let ids = &self.seq_ids;
         let mut blocks = vec![];
         let mut start = 0;
         for t in 1..=ids.len() {
-            if t == ids.len() || ids[t] != ids[start] || t - start == QUERIES {
-                blocks.push(start..t);
+            if t == ids.len() || ids[t] != ids[start] || t - start == step {
+                let sequence = usize::try_from(ids[start]).unwrap_or(usize::MAX);
+                blocks.push(Block { sequence, first: start, count: t - start, row: start });
                 start = t;
             }
         }
         blocks
     }
 
-    fn queries(&self, tokens: std::ops::Range<usize>, first_head: usize, w: &Widths) -> Vec<f32> {
-        let strides = self.q.layout.strides;
-        let mut q = vec![0.0; tokens.len() * w.group * w.key_padded()];
-        for (i, line) in q.chunks_mut(w.key_padded()).enumerate() {
-            let (t, h) = (tokens.start + i / w.group, first_head + i % w.group);
-            let at = (t * strides[0] + h * strides[1], strides[2]);
-            f32::load(self.q.dtype, self.q.bytes(), at, &mut line[..w.key]);
-        }
-        q
-    }
-}
-
-#[allow(unsafe_code)]
-fn store(to: Shared<u8>, at: usize, line: &[f32], dtype: mlxcel_ir::DType) {
-    let size = dtype.size().expect("results are plain");
-    // SAFETY: every (token, head) belongs to one task, and its line lies within the result.
-    f32::store(dtype, line, unsafe { std::slice::from_raw_parts_mut(to.at(at), line.len() * size) });
-}
-
-/// The cache as the tokens of one sequence see it.
-struct Pages<'a> {
-    job: &'a Job<'a>,
-    first: usize,
-    kv_head: usize,
-}
-
-impl Pages<'_> {
     fn memory(&self, cache: usize) -> Memory<'_> {
-        let c = &self.job.caches[cache];
-        Memory { bytes: c.bytes(), dtype: c.dtype, width: c.shape()[3], stride: 1 }
+        let c = &self.caches[cache];
+        Memory { bytes: c.bytes(), dtype: c.dtype, width: c.shape()[3], stride: 1, head: c.shape()[3] }
     }
 }
 
@@ -149,40 +131,45 @@ impl Context for Pages<'_> {
     }
 
     fn values(&self) -> Option<Memory<'_>> {
-        (self.job.caches.len() > 1).then(|| self.memory(1))
+        (self.caches.len() > 1).then(|| self.memory(1))
     }
 
-    #[inline(always)]
-    fn offsets(&self, start: usize, count: usize) -> [[usize; KEYS]; 2] {
-        let [blocks, block, heads] = [0, 1, 2].map(|i: usize| self.job.caches[0].shape()[i]);
-        let batch = self.job.batch;
-        let table = &batch.table[batch.seq_ids[self.first] as usize * batch.pages..][..batch.pages];
+    fn offsets(&self, of: &Block, start: usize, present: (usize, usize)) -> Offsets {
+        let [blocks, block, heads] = [0, 1, 2].map(|i: usize| self.caches[0].shape()[i]);
+        let table = &self.table[of.sequence * self.pages..][..self.pages];
+        let widths = [self.caches[0].shape()[3], self.caches[self.caches.len() - 1].shape()[3]];
         let mut offsets = [[0; KEYS]; 2];
-        for i in 0..count {
-            let key = start + i;
-            let page = table[key / block].clamp(0, blocks as i64 - 1) as usize;
-            let row = (page * block + key % block) * heads + self.kv_head;
-            for (o, cache) in offsets.iter_mut().zip(self.job.caches) {
-                o[i] = row * cache.shape()[3];
+        let mut lane = present.0;
+        while lane < present.1 {
+            let (page, first) = ((start + lane) / block, (start + lane) % block);
+            let page = table[page].clamp(0, blocks as i64 - 1) as usize;
+            let count = (block - first).min(present.1 - lane);
+            for i in 0..count {
+                let row = (page * block + first + i) * heads;
+                offsets[0][lane + i] = row * widths[0];
+                offsets[1][lane + i] = row * widths[1];
             }
+            lane += count;
         }
         offsets
     }
 
-    /// Nothing for padding, whose sequence does not exist.
-    fn visible(&self, query: usize) -> (usize, usize) {
-        let batch = self.job.batch;
-        let block = self.job.caches[0].shape()[1];
-        let sequences = batch.table.len() / batch.pages.max(1);
-        let (sequence, position) = (batch.seq_ids[self.first + query], batch.positions[self.first + query]);
-        if !(0..sequences as i64).contains(&sequence) || position < 0 {
+    fn visible(&self, block: &Block, query: usize) -> (usize, usize) {
+        let sequences = self.table.len() / self.pages.max(1);
+        let position = self.positions[block.first + query];
+        if block.sequence >= sequences || position < 0 {
             return (0, 0);
         }
-        let end = (position as usize + 1).min(batch.pages * block);
-        let begin = self.job.spec.window.map_or(0, |w| (position as usize + 1).saturating_sub(w));
+        let end = (position as usize + 1).min(self.pages * self.caches[0].shape()[1]);
+        let begin = self.window.map_or(0, |w| (position as usize + 1).saturating_sub(w));
         (begin, end)
     }
 
-    #[inline(always)]
-    fn mask(&self, _: usize, _: usize, _: usize, _: &mut [f32]) {}
+    fn query(&self, block: &Block, query: usize, head: usize, to: &mut [f32]) {
+        let s = self.q.layout.strides;
+        let at = (block.first + query) * s[0] + head * s[1];
+        f32::load(self.q.dtype, self.q.bytes(), (at, s[2]), to);
+    }
+
+    fn mask(&self, _: &Block, _: (usize, usize), _: usize, _: &mut [f32]) {}
 }

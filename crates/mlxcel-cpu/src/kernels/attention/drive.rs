@@ -1,0 +1,336 @@
+//! Cuts attention into tasks for the threads. A task is the queries of a block with some KV heads, over all stretches
+//! of their keys where there are tasks enough, over one stretch otherwise; either way a line's result is its stretches
+//! joined in order of the keys, so that the cut changes nothing.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use mlxcel_ir::DType;
+
+use super::Scores;
+use super::core::{Attend, Block, Context, Partial, STRETCH, Scratch, Widths};
+use super::soft::{Running, join};
+use crate::context::Context as Machine;
+use crate::lanes::Lane;
+use crate::simd::{Kernel, Simd};
+use crate::view::{Out, Shared};
+
+/// Tasks for each thread, so that none waits long for the last.
+const TASKS_PER_THREAD: usize = 4;
+
+/// Stretches that wait to be joined, at most, unless there are very many threads.
+const PIECES_MAX: usize = 64;
+
+/// Lines that share a turned tile of keys: enough that turning costs little, few enough to stay in the cache.
+const LINES_MAX: usize = 96;
+
+/// One call of attention.
+pub(super) struct Job<'a> {
+    pub(super) context: &'a dyn Context,
+    pub(super) scores: Scores,
+    pub(super) widths: Widths,
+    pub(super) kv_heads: usize,
+    /// One per query head.
+    pub(super) sinks: Option<&'a [f32]>,
+}
+
+/// Queries that a block takes, of `tokens` in all.
+pub(super) fn queries_per_block(machine: &Machine, widths: &Widths, kv_heads: usize, tokens: usize) -> usize {
+    let most = (LINES_MAX / widths.group).max(1);
+    let shared = tokens * kv_heads / (TASKS_PER_THREAD * machine.threads.count());
+    shared.clamp(most.min(8), most)
+}
+
+/// A block with what its queries see.
+struct Lot {
+    block: Block,
+    ranges: Vec<(usize, usize)>,
+    /// The keys that any of them sees.
+    keys: (usize, usize),
+}
+
+impl Lot {
+    fn new(context: &dyn Context, block: Block) -> Self {
+        let ranges: Vec<_> = (0..block.count).map(|q| context.visible(&block, q)).collect();
+        let seen = || ranges.iter().filter(|(lo, hi)| lo < hi);
+        let first = seen().map(|r| r.0).min().unwrap_or(0);
+        let keys = (first, seen().map(|r| r.1).max().unwrap_or(0));
+        Lot { block, ranges, keys }
+    }
+
+    /// The stretches that hold its keys.
+    fn stretches(&self) -> Range<usize> {
+        self.keys.0 / STRETCH..self.keys.1.div_ceil(STRETCH)
+    }
+
+    /// Its keys of one stretch.
+    fn part(&self, stretch: usize) -> (usize, usize) {
+        (self.keys.0.max(stretch * STRETCH), self.keys.1.min((stretch + 1) * STRETCH))
+    }
+}
+
+/// Results of lines and the state of their softmax.
+#[derive(Debug, Default)]
+struct Lines {
+    out: Vec<f32>,
+    running: Vec<Running>,
+}
+
+impl Lines {
+    fn resize(&mut self, lines: usize, width: usize) {
+        self.out.resize(lines * width, 0.0);
+        self.running.resize(lines, Running::EMPTY);
+    }
+
+    fn all(&mut self) -> Partial<'_> {
+        Partial { out: &mut self.out, running: &mut self.running }
+    }
+
+    /// Some of the lines.
+    fn part(&mut self, lines: Range<usize>, width: usize) -> Partial<'_> {
+        let out = &mut self.out[lines.start * width..lines.end * width];
+        Partial { out, running: &mut self.running[lines] }
+    }
+}
+
+/// Buffers of a thread.
+#[derive(Debug, Default)]
+struct Buffers {
+    scratch: Scratch,
+    q: Vec<f32>,
+    part: Lines,
+    total: Lines,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+struct Target {
+    bytes: Shared<u8>,
+    dtype: DType,
+}
+
+impl Job<'_> {
+    pub(super) fn run(&self, machine: &Machine, blocks: &[Block], out: &mut Out<'_>) {
+        let lots: Vec<Lot> = blocks.iter().map(|&block| Lot::new(self.context, block)).collect();
+        let to = Target { bytes: Shared(out.bytes().as_mut_ptr()), dtype: out.dtype };
+        let enough = lots.len() * self.kv_heads >= TASKS_PER_THREAD * machine.threads.count();
+        if enough || lots.iter().all(|l| l.stretches().len() <= 1) {
+            self.whole(machine, &lots, to);
+        } else {
+            self.split(machine, &lots, to);
+        }
+    }
+
+    /// Every task takes all keys of its block.
+    fn whole(&self, machine: &Machine, lots: &[Lot], to: Target) {
+        let tasks = Tasks::new(machine, lots.len(), self.kv_heads);
+        machine.threads.each(tasks.count(), |task| {
+            let (lot, heads) = tasks.at(task);
+            let lot = &lots[lot];
+            BUFFERS.with_borrow_mut(|buffers| {
+                self.queries(lot, heads.clone(), &mut buffers.q);
+                self.clear(lot, heads.clone(), &mut buffers.total);
+                let Buffers { scratch, q, part, total } = buffers;
+                part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
+                for stretch in lot.stretches() {
+                    self.attend(machine, (lot, heads.clone(), stretch), q, (scratch, part.all()));
+                    machine.level.dispatch(Join { total: total.all(), part: part.all() });
+                }
+                self.finish(lot, heads, total, to);
+            });
+        });
+    }
+
+    /// Every task takes one stretch of the keys of its block; the results are joined afterwards. Long sequences go in
+    /// waves, so that results that wait to be joined stay few.
+    fn split(&self, machine: &Machine, lots: &[Lot], to: Target) {
+        let pieces: Vec<(usize, usize)> =
+            lots.iter().enumerate().flat_map(|(i, lot)| lot.stretches().map(move |s| (i, s))).collect();
+        let mut totals: Vec<Lines> = lots.iter().map(|_| Lines::default()).collect();
+        for (lot, total) in lots.iter().zip(&mut totals) {
+            self.clear(lot, 0..self.kv_heads, total);
+        }
+        let mut parts = Lines::default();
+        for wave in pieces.chunks(PIECES_MAX.max(TASKS_PER_THREAD * machine.threads.count())) {
+            let firsts = self.wave(machine, lots, wave, &mut parts);
+            for (&(lot, _), first) in wave.iter().zip(firsts) {
+                let lines = self.lines(&lots[lot]) * self.kv_heads;
+                let part = parts.part(first..first + lines, self.widths.value_padded());
+                machine.level.dispatch(Join { total: totals[lot].all(), part });
+            }
+        }
+        for (lot, total) in lots.iter().zip(&mut totals) {
+            self.finish(lot, 0..self.kv_heads, total, to);
+        }
+    }
+
+    /// Computes some pieces, each a block and a stretch; gives where the lines of each begin.
+    fn wave(
+        &self,
+        machine: &Machine,
+        lots: &[Lot],
+        pieces: &[(usize, usize)],
+        parts: &mut Lines,
+    ) -> Vec<usize> {
+        let width = self.widths.value_padded();
+        let mut firsts = Vec::with_capacity(pieces.len());
+        let mut lines = 0;
+        for &(lot, _) in pieces {
+            firsts.push(lines);
+            lines += self.lines(&lots[lot]) * self.kv_heads;
+        }
+        parts.resize(lines, width);
+        let shared = (Shared(parts.out.as_mut_ptr()), Shared(parts.running.as_mut_ptr()));
+        let tasks = Tasks::new(machine, pieces.len(), self.kv_heads);
+        machine.threads.each(tasks.count(), |task| {
+            let (piece, heads) = tasks.at(task);
+            let (lot, stretch) = (&lots[pieces[piece].0], pieces[piece].1);
+            let lines = self.lines(lot);
+            let (first, count) = (firsts[piece] + heads.start * lines, heads.len() * lines);
+            BUFFERS.with_borrow_mut(|buffers| {
+                self.queries(lot, heads.clone(), &mut buffers.q);
+                // SAFETY: every (piece, head) has lines of its own, and belongs to one task.
+                let part = unsafe { borrow(shared, first, count, width) };
+                self.attend(machine, (lot, heads, stretch), &buffers.q, (&mut buffers.scratch, part));
+            });
+        });
+        firsts
+    }
+
+    /// Lines of a block for one KV head.
+    fn lines(&self, lot: &Lot) -> usize {
+        lot.block.count * self.widths.group
+    }
+
+    /// Reads the queries of some KV heads, scaled as their scores are to be: `[heads][queries][group][key]`.
+    fn queries(&self, lot: &Lot, heads: Range<usize>, q: &mut Vec<f32>) {
+        let (group, key) = (self.widths.group, self.widths.key);
+        q.resize(heads.len() * self.lines(lot) * key, 0.0);
+        for (i, line) in q.chunks_mut(key.max(1)).enumerate() {
+            let (head, line_of_head) = (heads.start + i / self.lines(lot), i % self.lines(lot));
+            let at = (line_of_head / group, head * group + line_of_head % group);
+            self.context.query(&lot.block, at.0, at.1, line);
+            line.iter_mut().for_each(|x| *x *= self.scores.scale);
+        }
+    }
+
+    /// Results before any key: nothing, or the sinks' share of the weights.
+    fn clear(&self, lot: &Lot, heads: Range<usize>, total: &mut Lines) {
+        let (lines, group) = (self.lines(lot), self.widths.group);
+        total.resize(heads.len() * lines, self.widths.value_padded());
+        total.out.fill(0.0);
+        for (i, running) in total.running.iter_mut().enumerate() {
+            let head = (heads.start + i / lines) * group + i % group;
+            *running = self.sinks.map_or(Running::EMPTY, |s| Running::sink(s[head]));
+        }
+    }
+
+    fn attend(
+        &self,
+        machine: &Machine,
+        (lot, heads, stretch): (&Lot, Range<usize>, usize),
+        q: &[f32],
+        (scratch, part): (&mut Scratch, Partial<'_>),
+    ) {
+        machine.level.dispatch(Attend {
+            context: self.context,
+            block: &lot.block,
+            heads,
+            scores: self.scores,
+            widths: self.widths,
+            ranges: &lot.ranges,
+            q,
+            keys: lot.part(stretch),
+            scratch,
+            part,
+        });
+    }
+
+    /// Divides by the sums and writes the results of some KV heads.
+    fn finish(&self, lot: &Lot, heads: Range<usize>, total: &mut Lines, to: Target) {
+        let (lines, group, value) = (self.lines(lot), self.widths.group, self.widths.value);
+        let size = to.dtype.size().expect("results are plain");
+        let rows = total.out.chunks_mut(self.widths.value_padded()).zip(&total.running);
+        for (i, (line, r)) in rows.enumerate() {
+            let sum = r.sum();
+            let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            line.iter_mut().for_each(|x| *x *= scale);
+            let row = lot.block.row + i % lines / group;
+            let head = (heads.start + i / lines) * group + i % group;
+            let at = (row * self.kv_heads * group + head) * value * size;
+            // SAFETY: every row and head belongs to one task, and its line lies within the result.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to.bytes.at(at), value * size) };
+            f32::store(to.dtype, &line[..value], bytes);
+        }
+    }
+}
+
+/// Lines of memory that tasks share.
+///
+/// # Safety
+/// The lines must exist and be used by nobody else.
+unsafe fn borrow<'a>(
+    (out, running): (Shared<f32>, Shared<Running>),
+    first: usize,
+    lines: usize,
+    width: usize,
+) -> Partial<'a> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        Partial {
+            out: std::slice::from_raw_parts_mut(out.at(first * width), lines * width),
+            running: std::slice::from_raw_parts_mut(running.at(first), lines),
+        }
+    }
+}
+
+/// Pieces of work times runs of KV heads: all of them together where there are pieces enough, since rows of
+/// neighbouring heads lie beside each other.
+struct Tasks {
+    pieces: usize,
+    kv_heads: usize,
+    heads: usize,
+}
+
+impl Tasks {
+    fn new(machine: &Machine, pieces: usize, kv_heads: usize) -> Self {
+        let wanted = (TASKS_PER_THREAD * machine.threads.count()).div_ceil(pieces.max(1));
+        Tasks { pieces, kv_heads, heads: kv_heads.div_ceil(wanted.clamp(1, kv_heads.max(1))).max(1) }
+    }
+
+    fn count(&self) -> usize {
+        self.pieces * self.kv_heads.div_ceil(self.heads)
+    }
+
+    /// The piece and the heads of a task.
+    fn at(&self, task: usize) -> (usize, Range<usize>) {
+        let runs = self.kv_heads.div_ceil(self.heads);
+        let first = task % runs * self.heads;
+        (task / runs, first..(first + self.heads).min(self.kv_heads))
+    }
+}
+
+/// Joins results line by line.
+struct Join<'a> {
+    total: Partial<'a>,
+    part: Partial<'a>,
+}
+
+impl Kernel for Join<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let width = self.total.out.len() / self.total.running.len().max(1);
+        for (i, running) in self.total.running.iter_mut().enumerate() {
+            let line = i * width..(i + 1) * width;
+            let part = (&self.part.out[line.clone()], &self.part.running[i]);
+            join::<S>((&mut self.total.out[line], running), part);
+        }
+    }
+}

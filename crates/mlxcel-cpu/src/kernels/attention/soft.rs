@@ -1,0 +1,237 @@
+//! The softmax of attention: scores of a tile become weights relative to a running maximum, and partial results over
+//! stretches of keys are joined. Loops are plain and over whole arrays, so that every level vectorises them.
+
+use crate::simd::Simd;
+
+/// Weights that are summed side by side; the same at every level.
+const WIDE: usize = 16;
+
+/// The running softmax of one line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    pub(super) top: f32,
+    /// The sum of the weights is that of these.
+    pub(super) sums: [f32; WIDE],
+}
+
+impl Running {
+    pub(super) const EMPTY: Running = Running { top: f32::NEG_INFINITY, sums: [0.0; WIDE] };
+
+    /// One score without a value.
+    pub(super) fn sink(score: f32) -> Self {
+        let mut sums = [0.0; WIDE];
+        sums[0] = 1.0;
+        Running { top: score, sums }
+    }
+
+    /// The sum of the weights, always in the same order.
+    pub(super) fn sum(&self) -> f32 {
+        let mut v = self.sums;
+        let mut half = WIDE / 2;
+        while half > 0 {
+            for i in 0..half {
+                v[i] += v[i + half];
+            }
+            half /= 2;
+        }
+        v[0]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.top == f32::NEG_INFINITY && self.sums == [0.0; WIDE]
+    }
+}
+
+/// `a * b + c`, fused where vectors can.
+#[inline(always)]
+fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::LANES >= 8 { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `e^x` for `x` no greater than zero. What is too small for an exponent of its own is zero, since numbers below that
+/// are slow to compute with and weigh nothing.
+#[inline(always)]
+fn decay<S: Simd>(x: f32) -> f32 {
+    // From here on the power of two below has no bits.
+    const LEAST: f32 = -88.0;
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let c = if x < LEAST { LEAST } else { x };
+    let shifted = fma::<S>(c, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, c));
+    let p = 1.0 / 5040.0;
+    let p = fma::<S>(p, r, 1.0 / 720.0);
+    let p = fma::<S>(p, r, 1.0 / 120.0);
+    let p = fma::<S>(p, r, 1.0 / 24.0);
+    let p = fma::<S>(p, r, 1.0 / 6.0);
+    let p = fma::<S>(p, r, 0.5);
+    let p = fma::<S>(p, r, 1.0);
+    let p = fma::<S>(p, r, 1.0);
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
+}
+
+/// Turns scores into weights relative to the running maximum, which they may raise; gives the factor by which what
+/// was summed before fades. Scores are a whole number of [`WIDE`]; those that are not seen are −∞.
+#[inline(always)]
+pub(super) fn soften<S: Simd>(scores: &mut [f32], running: &mut Running) -> f32 {
+    let (groups, _) = scores.as_chunks_mut::<WIDE>();
+    let fade = raise::<S>(groups, running);
+    let top = running.top;
+    if top == f32::NEG_INFINITY && !groups.as_flattened().iter().any(|x| x.is_nan()) {
+        // Nothing was seen so far, and masks hide all of this tile.
+        groups.as_flattened_mut().fill(0.0);
+        return 1.0;
+    }
+    let mut sums = running.sums;
+    for group in groups {
+        for i in 0..WIDE {
+            let e = decay::<S>(group[i] - top);
+            group[i] = e;
+            sums[i] += e;
+        }
+    }
+    running.sums = sums;
+    fade
+}
+
+/// Raises the maximum to that of the scores, and fades what was summed before accordingly.
+#[inline(always)]
+fn raise<S: Simd>(groups: &[[f32; WIDE]], running: &mut Running) -> f32 {
+    let mut most = [running.top; WIDE];
+    for group in groups {
+        for i in 0..WIDE {
+            most[i] = if group[i] > most[i] { group[i] } else { most[i] };
+        }
+    }
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    for i in 0..8 {
+        eight[i] = if most[i] > most[i + 8] { most[i] } else { most[i + 8] };
+    }
+    for i in 0..4 {
+        four[i] = if eight[i] > eight[i + 4] { eight[i] } else { eight[i + 4] };
+    }
+    let low = if four[0] > four[1] { four[0] } else { four[1] };
+    let high = if four[2] > four[3] { four[2] } else { four[3] };
+    let top = if low > high { low } else { high };
+    if top == running.top {
+        return 1.0;
+    }
+    let fade = decay::<S>(running.top - top);
+    running.top = top;
+    for sum in &mut running.sums {
+        *sum *= fade;
+    }
+    fade
+}
+
+/// Joins a partial result to the result of all keys before it.
+#[inline(always)]
+pub(super) fn join<S: Simd>(total: (&mut [f32], &mut Running), part: (&[f32], &Running)) {
+    let ((out, running), (more, add)) = (total, part);
+    if add.is_empty() {
+        return;
+    }
+    if running.is_empty() {
+        out.copy_from_slice(more);
+        *running = *add;
+        return;
+    }
+    let top = if add.top > running.top { add.top } else { running.top };
+    let (old, new) = (decay::<S>(running.top - top), decay::<S>(add.top - top));
+    for (o, m) in out.iter_mut().zip(more) {
+        *o = *o * old + *m * new;
+    }
+    running.top = top;
+    for (sum, more) in running.sums.iter_mut().zip(add.sums) {
+        *sum = *sum * old + more * new;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::core::KEYS;
+    use super::*;
+    use crate::simd::{Kernel, SimdLevel};
+
+    /// Runs a check at every level of the machine.
+    fn everywhere<K: Kernel<Output = ()> + Copy>(check: K) {
+        SimdLevel::available().into_iter().for_each(|level| level.dispatch(check));
+    }
+
+    #[derive(Clone, Copy)]
+    struct Decay;
+
+    impl Kernel for Decay {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            for i in 0..=200_000 {
+                let x = -87.0 * (i as f32 / 200_000.0);
+                let truth = f64::from(x).exp();
+                assert!((f64::from(decay::<S>(x)) - truth).abs() < 2.5e-7 * truth, "{x}");
+            }
+            assert_eq!((decay::<S>(0.0), decay::<S>(-90.0), decay::<S>(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
+            assert!(decay::<S>(f32::NAN).is_nan());
+        }
+    }
+
+    #[test]
+    fn decay_is_right_to_a_few_units_in_the_last_place() {
+        everywhere(Decay);
+    }
+
+    #[derive(Clone, Copy)]
+    struct TwoTiles;
+
+    impl Kernel for TwoTiles {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            let scores: Vec<f32> = (0..2 * KEYS).map(|i| ((i * 37) % 101) as f32 * 0.1 - 3.0).collect();
+            let (mut first, mut second) = (scores[..KEYS].to_vec(), scores[KEYS..].to_vec());
+            let mut running = Running::EMPTY;
+            assert_eq!(soften::<S>(&mut first, &mut running), 0.0);
+            let fade = soften::<S>(&mut second, &mut running);
+            let top = scores.iter().fold(f64::MIN, |a, &x| a.max(f64::from(x)));
+            let sum: f64 = scores.iter().map(|&x| (f64::from(x) - top).exp()).sum();
+            assert!((f64::from(running.sum()) - sum).abs() < 1e-5 * sum);
+            for (i, &s) in scores.iter().enumerate() {
+                let found = if i < KEYS { first[i] * fade } else { second[i - KEYS] };
+                assert!((f64::from(found) - (f64::from(s) - top).exp()).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn weights_of_two_tiles_are_those_of_one_softmax() {
+        everywhere(TwoTiles);
+    }
+
+    #[derive(Clone, Copy)]
+    struct Nothing;
+
+    impl Kernel for Nothing {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            let mut hidden = vec![f32::NEG_INFINITY; KEYS];
+            let mut running = Running::EMPTY;
+            assert_eq!(soften::<S>(&mut hidden, &mut running), 1.0);
+            assert!(running.is_empty() && hidden.iter().all(|&p| p == 0.0));
+            let mut out = [1.0, 2.0];
+            let mut running = Running::sink(0.5);
+            join::<S>((&mut out, &mut running), (&[7.0, 7.0], &Running::EMPTY));
+            assert_eq!((out, running.top, running.sum()), ([1.0, 2.0], 0.5, 1.0));
+        }
+    }
+
+    #[test]
+    fn tiles_that_show_nothing_change_nothing() {
+        everywhere(Nothing);
+    }
+}

@@ -1,0 +1,199 @@
+//! The product at the heart of both halves of attention: a few lines of numbers times a tile of rows, in registers.
+//! Scores are queries times turned keys; results are weights times values. Every element of the result is one chain
+//! of fused additions in order of the rows, whatever lines and columns share the registers with it.
+#![allow(unsafe_code)]
+
+use crate::simd::Simd;
+
+/// Lines that share the registers, at most.
+pub(super) const LINES: usize = 6;
+
+/// How many of `lines` share the registers next: there are kernels for 1, 2, 3, 4 and 6, and two of like size are
+/// better than a large and a small one.
+#[inline(always)]
+pub(super) fn sharing(lines: usize) -> usize {
+    match lines {
+        0..=4 => lines,
+        5 | 7 | 8 => lines.div_ceil(2),
+        _ => LINES,
+    }
+}
+
+/// Rows that can be read as vectors of `f32`.
+pub(super) trait Rows: Copy {
+    /// The numbers of row `k` from `column` on.
+    ///
+    /// # Safety
+    /// The row must have a whole vector there.
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F;
+}
+
+/// Rows of `f32` at equal distances.
+#[derive(Clone, Copy)]
+pub(super) struct Even {
+    pub(super) base: *const f32,
+    pub(super) stride: usize,
+}
+
+impl Rows for Even {
+    #[inline(always)]
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::load(self.base.add(k * self.stride + column)) }
+    }
+}
+
+/// Rows of `f32` anywhere.
+#[derive(Clone, Copy)]
+pub(super) struct Singles(pub(super) *const *const u8);
+/// Rows of `f16` anywhere.
+#[derive(Clone, Copy)]
+pub(super) struct Halves(pub(super) *const *const u8);
+/// Rows of `bf16` anywhere.
+#[derive(Clone, Copy)]
+pub(super) struct Brains(pub(super) *const *const u8);
+
+impl Rows for Singles {
+    #[inline(always)]
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
+        // SAFETY: as the caller promises; the list has the row.
+        unsafe { S::load((*self.0.add(k)).cast::<f32>().add(column)) }
+    }
+}
+
+impl Rows for Halves {
+    #[inline(always)]
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
+        // SAFETY: as the caller promises; the list has the row.
+        unsafe { S::from_f16((*self.0.add(k)).add(column * 2)) }
+    }
+}
+
+impl Rows for Brains {
+    #[inline(always)]
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
+        // SAFETY: as the caller promises; the list has the row.
+        unsafe { S::from_bf16((*self.0.add(k)).add(column * 2)) }
+    }
+}
+
+/// Lines of numbers at equal distances.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub(super) base: *const f32,
+    pub(super) stride: usize,
+}
+
+/// Lines of results at equal distances.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) base: *mut f32,
+    pub(super) stride: usize,
+}
+
+/// Which rows are added, to which columns of the sums.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Whether the sums begin here; otherwise they go on.
+    pub(super) fresh: bool,
+    pub(super) rows: (usize, usize),
+    pub(super) columns: (usize, usize),
+}
+
+/// As [`add_product`], for one line.
+///
+/// # Safety
+/// As for [`add_product`].
+#[inline(always)]
+pub(super) unsafe fn add_line<S: Simd, R: Rows>(left: Left, rows: R, sums: Sums, extent: Extent) {
+    // SAFETY: as the caller promises.
+    unsafe { strip::<S, R, 1>(left, rows, sums, extent) }
+}
+
+/// `sums[t] += Σ left[t][k] · rows[k]` for `count` lines, as many as [`sharing`] says, or `=` where the extent is fresh.
+///
+/// # Safety
+/// Lines and sums must have the extent's rows and columns; columns are whole vectors.
+#[inline(always)]
+pub(super) unsafe fn add_product<S: Simd, R: Rows>(
+    count: usize,
+    left: Left,
+    rows: R,
+    sums: Sums,
+    extent: Extent,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match count {
+            1 => strip::<S, R, 1>(left, rows, sums, extent),
+            2 => strip::<S, R, 2>(left, rows, sums, extent),
+            3 => strip::<S, R, 3>(left, rows, sums, extent),
+            4 => strip::<S, R, 4>(left, rows, sums, extent),
+            _ => strip::<S, R, LINES>(left, rows, sums, extent),
+        }
+    }
+}
+
+/// As many vectors of a line at once as the registers of the level hold beside the others.
+#[inline(always)]
+unsafe fn strip<S: Simd, R: Rows, const T: usize>(left: Left, rows: R, sums: Sums, extent: Extent) {
+    let (mut at, end) = extent.columns;
+    // SAFETY: as the caller of `add_product` promises; columns stay below the end.
+    unsafe {
+        while at < end {
+            let vectors = (end - at) / S::LANES;
+            // Eight lanes come with sixteen registers, other widths with twice as many.
+            if const { S::LANES == 8 } {
+                if vectors >= 2 {
+                    block::<S, R, T, 2>(left, rows, (sums, at), extent);
+                    at += 2 * S::LANES;
+                    continue;
+                }
+            } else if vectors >= 4 {
+                block::<S, R, T, 4>(left, rows, (sums, at), extent);
+                at += 4 * S::LANES;
+                continue;
+            }
+            block::<S, R, T, 1>(left, rows, (sums, at), extent);
+            at += S::LANES;
+        }
+    }
+}
+
+/// `T` lines by `V` vectors, in registers.
+#[inline(always)]
+unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
+    left: Left,
+    rows: R,
+    (sums, column): (Sums, usize),
+    extent: Extent,
+) {
+    // SAFETY: as the caller of `add_product` promises.
+    unsafe {
+        let mut acc = [[S::splat(0.0); V]; T];
+        if !extent.fresh {
+            for t in 0..T {
+                for v in 0..V {
+                    acc[t][v] = S::load(sums.base.add(t * sums.stride + column + v * S::LANES));
+                }
+            }
+        }
+        for k in extent.rows.0..extent.rows.1 {
+            let mut row = [S::splat(0.0); V];
+            for v in 0..V {
+                row[v] = rows.read::<S>(k, column + v * S::LANES);
+            }
+            for t in 0..T {
+                let x = S::splat(*left.base.add(t * left.stride + k));
+                for v in 0..V {
+                    acc[t][v] = S::fma(x, row[v], acc[t][v]);
+                }
+            }
+        }
+        for t in 0..T {
+            for v in 0..V {
+                S::store(sums.base.add(t * sums.stride + column + v * S::LANES), acc[t][v]);
+            }
+        }
+    }
+}
