@@ -31,10 +31,24 @@ pub struct Model {
     pub eos_token_ids: BTreeSet<u32>,
 }
 
-/// Builds the graph of a checkpoint, with activations and cache in `dtype`. Fails on tensors that are missing, of
-/// another shape, or left over.
-pub fn load(checkpoint: &Checkpoint, dtype: DType) -> Result<Model, ModelError> {
-    read(checkpoint, dtype, None).map(|read| read.model)
+/// The element types of what a model computes and keeps. Weights stay as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    pub activations: DType,
+    /// Keys and values of earlier tokens.
+    pub cache: DType,
+}
+
+/// One type for both.
+impl From<DType> for Types {
+    fn from(dtype: DType) -> Self {
+        Types { activations: dtype, cache: dtype }
+    }
+}
+
+/// Builds the graph of a checkpoint. Fails on tensors that are missing, of another shape, or left over.
+pub fn load(checkpoint: &Checkpoint, types: impl Into<Types>) -> Result<Model, ModelError> {
+    read(checkpoint, types.into(), None).map(|read| read.model)
 }
 
 /// The same for embeddings, from models that were made for them and from decoders.
@@ -43,7 +57,7 @@ pub fn load_embedder(
     dtype: DType,
     options: EmbedOptions,
 ) -> Result<Model, ModelError> {
-    read(checkpoint, dtype, Some(options)).map(|read| read.model)
+    read(checkpoint, dtype.into(), Some(options)).map(|read| read.model)
 }
 
 /// What else a family needs to be read: the configuration, and other spellings of names.
@@ -67,7 +81,7 @@ struct Read {
     used: BTreeMap<String, net::Used>,
 }
 
-fn read(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> Result<Read, ModelError> {
+fn read(checkpoint: &Checkpoint, types: Types, embed: Option<EmbedOptions>) -> Result<Read, ModelError> {
     let (family, config, mut tables) = source(checkpoint)?;
     if embed.is_some() {
         tables.extend(WITHOUT_HEAD);
@@ -75,7 +89,7 @@ fn read(checkpoint: &Checkpoint, dtype: DType, embed: Option<EmbedOptions>) -> R
     let names = names::Names::new(checkpoint.names(), &tables)?;
     let params = net::Params::new(Some(checkpoint), names);
     let builder = Builder::new();
-    let mut net = net::Net::new(&builder, &params, dtype);
+    let mut net = net::Net::new(&builder, &params, types);
     if let Some(asked) = embed {
         let said = || Pooling::read(&net, config.get("pooling_type").and_then(Value::as_u64));
         let pooling = asked.pooling.map_or_else(said, |pooling| Ok(Some(pooling)))?;

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read};
 
 use mlxcel_ir::step::StepInputs;
-use mlxcel_ir::{Builder, DType, Tensor};
+use mlxcel_ir::{Builder, DType, PagedBatch, Tensor};
 use mlxcel_weights::Checkpoint;
 use serde_json::Value;
 
+use crate::Types;
 use crate::blocks::EmbedOptions;
 use crate::error::ModelError;
 use crate::names::Names;
@@ -45,6 +46,8 @@ pub struct Net<'g> {
     pub inputs: StepInputs<'g>,
     /// The type activations are kept in.
     pub dtype: DType,
+    /// The type keys and values are kept in.
+    cache: DType,
     /// Set if the model is to make embeddings, whatever it was made for.
     pub embed: Option<EmbedOptions>,
     params: &'g Params<'g>,
@@ -105,8 +108,14 @@ impl<'c> Params<'c> {
 }
 
 impl<'g> Net<'g> {
-    pub(crate) fn new(b: &'g Builder, params: &'g Params<'g>, dtype: DType) -> Self {
-        Net { b, inputs: StepInputs::declare(b), dtype, embed: None, params, path: String::new() }
+    pub(crate) fn new(b: &'g Builder, params: &'g Params<'g>, types: Types) -> Self {
+        let Types { activations: dtype, cache } = types;
+        Net { b, inputs: StepInputs::declare(b), dtype, cache, embed: None, params, path: String::new() }
+    }
+
+    /// What paged attention reads, with the type of its cache.
+    pub fn paged(&self) -> PagedBatch<'g> {
+        PagedBatch { cache: Some(self.cache), ..self.inputs.paged() }
     }
 
     /// The parameters below `segment`.

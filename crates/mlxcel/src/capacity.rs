@@ -46,7 +46,7 @@ pub fn choose(needs: &Needs) -> Result<Capacity> {
     }
     bail!(
         "the cache for {wanted} tokens needs {}, but only {} of memory can be used for it; give a smaller -n, a \
-         shorter prompt or --dtype bf16",
+         shorter prompt or --kv-dtype f16",
         in_words(needs.bytes_per_token.saturating_mul(wanted as u64), "B"),
         in_words(needs.memory.unwrap_or(0), "B"),
     )

@@ -111,11 +111,23 @@ pub struct ModelArgs {
     pub model: String,
     #[command(flatten)]
     pub fetching: FetchArgs,
-    /// The type of activations and cache; weights stay as they are stored. auto is f32, in which the engines compute.
-    #[arg(long, value_enum, default_value_t)]
-    pub dtype: Precision,
+    #[command(flatten)]
+    pub types: TypeArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// In what a model computes and remembers.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct TypeArgs {
+    /// The type of activations; weights stay as they are stored. auto is f32, in which the engines compute.
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: Precision,
+    /// The type of the KV cache. auto is --dtype where that is given, else f16 for a model stored in 16 bits or fewer,
+    /// and f32 for one in f32.
+    #[arg(long, value_enum, default_value_t)]
+    pub kv_dtype: Precision,
 }
 
 /// Whether a model may be fetched.

@@ -5,8 +5,10 @@ use anyhow::{Result, bail};
 use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
 use mlxcel_engine::{Engine, ReferenceEngine};
 use mlxcel_ir::DType;
+use mlxcel_models::Types;
+use mlxcel_weights::Checkpoint;
 
-use crate::cli::{EngineArgs, EngineName, Precision};
+use crate::cli::{EngineArgs, EngineName, Precision, TypeArgs};
 
 /// The devices that engines of this build can run on.
 const DEVICES: [&str; 1] = ["cpu"];
@@ -43,13 +45,32 @@ pub fn by_name(name: EngineName) -> Result<Box<dyn Engine>> {
     open(&EngineArgs { engine: name, device: DEVICES[0].to_string(), threads: None })
 }
 
-/// The type that activations and cache have. The engines of this build compute in f32 whatever that is, so a narrower
-/// one costs exactness and time, and halves the cache.
+/// The types that activations and cache have. The engines of this build compute in f32 whatever they are: narrower
+/// activations cost exactness and time, while a narrower cache is read faster and loses less than weights of 16 bits
+/// or fewer already did.
+pub fn types(arguments: TypeArgs, checkpoint: &Checkpoint) -> Types {
+    let activations = activation_type(arguments.dtype);
+    let stored = || {
+        let exact = |(dtype, _): (DType, &[usize])| matches!(dtype, DType::F32 | DType::F64);
+        let tensors = checkpoint.names().filter_map(|name| checkpoint.info(name));
+        if tensors.into_iter().all(exact) { DType::F32 } else { DType::F16 }
+    };
+    let cache = named(arguments.kv_dtype).or(named(arguments.dtype)).unwrap_or_else(stored);
+    Types { activations, cache }
+}
+
+/// The type that activations have.
 pub fn activation_type(precision: Precision) -> DType {
+    named(precision).unwrap_or(DType::F32)
+}
+
+/// `None` for auto.
+fn named(precision: Precision) -> Option<DType> {
     match precision {
-        Precision::Auto | Precision::F32 => DType::F32,
-        Precision::Bf16 => DType::BF16,
-        Precision::F16 => DType::F16,
+        Precision::Auto => None,
+        Precision::F32 => Some(DType::F32),
+        Precision::Bf16 => Some(DType::BF16),
+        Precision::F16 => Some(DType::F16),
     }
 }
 

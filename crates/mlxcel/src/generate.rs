@@ -74,7 +74,7 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
     let prompt = prompt::read(&options.prompt)?;
     let engine = engines::open(&options.model.engine)?;
     let path = options.model.fetching.resolve(&options.model.model)?;
-    let (loaded, vocabulary) = loading::load(&path, engines::activation_type(options.model.dtype))?;
+    let (loaded, vocabulary) = loading::load(&path, options.model.types)?;
     let vocabulary = text_side(vocabulary, &prompt)?;
     let built = loaded.model.built;
     let prompt = prompt.encode(&options.prompt, vocabulary.as_ref())?;

@@ -13,7 +13,7 @@ use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
-use crate::cli::{EngineName, FetchArgs, Precision};
+use crate::cli::{EngineName, FetchArgs, TypeArgs};
 use crate::fit::{self, Fit};
 use crate::report::in_words;
 use crate::session::Loaded;
@@ -42,9 +42,8 @@ pub struct Inspect {
     /// Print each op with the engine's choice, its bytes and flops for one token.
     #[arg(long)]
     pub plan: bool,
-    /// The type of activations and cache.
-    #[arg(long, value_enum, default_value_t)]
-    pub dtype: Precision,
+    #[command(flatten)]
+    pub types: TypeArgs,
     /// The engine whose memory or plan is shown.
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineName,
@@ -71,6 +70,7 @@ struct Facts {
     vocabulary: usize,
     layers: usize,
     dtype: String,
+    kv_dtype: String,
     cache_bytes_per_token: u64,
     state_bytes_per_sequence: u64,
     memory: Fit,
@@ -78,9 +78,9 @@ struct Facts {
 
 pub fn run(options: &Inspect) -> Result<ExitCode> {
     let path = options.fetching.resolve(&options.model)?;
-    let dtype = engines::activation_type(options.dtype);
     let checkpoint = Checkpoint::open(&path)?;
-    let model = mlxcel_models::load(&checkpoint, dtype).map_err(|error| explain(&path, error))?;
+    let types = engines::types(options.types, &checkpoint);
+    let model = mlxcel_models::load(&checkpoint, types).map_err(|error| explain(&path, error))?;
     let loaded = Loaded { checkpoint, model };
     let text = if options.graph {
         loaded.model.graph.to_string()
@@ -116,6 +116,7 @@ impl Facts {
     fn new(options: &Inspect, loaded: &Loaded) -> Result<Self> {
         let Loaded { checkpoint, model: built } = loaded;
         let engine = engines::by_name(options.engine)?;
+        let types = engines::types(options.types, checkpoint);
         let mut facts = Facts {
             model: options.model.clone(),
             family: built.family,
@@ -125,7 +126,8 @@ impl Facts {
             context: built.built.max_context,
             vocabulary: built.built.vocab_size,
             layers: layers(loaded),
-            dtype: engines::activation_type(options.dtype).to_string(),
+            dtype: types.activations.to_string(),
+            kv_dtype: types.cache.to_string(),
             cache_bytes_per_token: loaded.bytes_per_token(),
             state_bytes_per_sequence: loaded.bytes_per_sequence(),
             memory: fit::judge(loaded, &*engine, options.ctx_size.map(|n| n as usize))?,
@@ -155,16 +157,14 @@ impl Facts {
         .into_iter()
         .map(|row| row.map(str::to_string))
         .collect::<Vec<_>>();
-        let mut state = |name: &str, bytes: u64, of: &str| {
+        let mut state = |name: &str, bytes: u64, of: &str, dtype: &str| {
             if bytes > 0 {
-                rows.push([
-                    name.to_string(),
-                    format!("{} for each {of}, in {}", in_words(bytes, "B"), self.dtype),
-                ]);
+                let bytes = in_words(bytes, "B");
+                rows.push([name.to_string(), format!("{bytes} for each {of}, in {dtype}")]);
             }
         };
-        state("KV cache", self.cache_bytes_per_token, "token");
-        state("state", self.state_bytes_per_sequence, "sequence");
+        state("KV cache", self.cache_bytes_per_token, "token", &self.kv_dtype);
+        state("state", self.state_bytes_per_sequence, "sequence", &self.dtype);
         rows.extend(self.memory.rows());
         table::format([Align::Left, Align::Left], &rows)
     }

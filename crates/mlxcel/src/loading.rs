@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use anyhow::Result;
-use mlxcel_ir::DType;
 
+use crate::cli::TypeArgs;
+use crate::engines;
 use crate::inspect;
 use crate::session::Loaded;
 use crate::vocabulary::{self, Vocabulary};
@@ -14,11 +15,11 @@ use crate::vocabulary::{self, Vocabulary};
 pub type TextSide = mlxcel_text::Result<Option<Vocabulary>>;
 
 /// Opens a checkpoint, and builds its graph while another thread builds its tokenizer.
-pub fn load(path: &Path, dtype: DType) -> Result<(Loaded, TextSide)> {
+pub fn load(path: &Path, types: TypeArgs) -> Result<(Loaded, TextSide)> {
     let checkpoint = mlxcel_weights::Checkpoint::open(path)?;
     let (vocabulary, model) = std::thread::scope(|scope| {
         let vocabulary = scope.spawn(|| vocabulary::open(&checkpoint));
-        let model = mlxcel_models::load(&checkpoint, dtype);
+        let model = mlxcel_models::load(&checkpoint, engines::types(types, &checkpoint));
         (vocabulary.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
     });
     let model = model.map_err(|error| inspect::explain(path, error))?;

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::cli::{EndArgs, EngineArgs, FetchArgs, Precision, SamplingArgs};
+use crate::cli::{EndArgs, EngineArgs, FetchArgs, SamplingArgs, TypeArgs};
 use crate::interrupt::Interrupt;
 use crate::{exit, prompt, terminal};
 use chat::{Chat, Ended};
@@ -64,9 +64,8 @@ pub struct Run {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub end: EndArgs,
-    /// The type of activations and cache; weights stay as they are stored. auto is f32, in which the engines compute.
-    #[arg(long, value_enum, default_value_t, help_heading = "Model")]
-    pub dtype: Precision,
+    #[command(flatten)]
+    pub types: TypeArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
 }

@@ -355,7 +355,8 @@ fn read_logits(output: &HostTensor) -> Result<Vec<f32>> {
     let logits = output.to_vec::<f32>().ok_or_else(|| anyhow!("the engine's logits are not f32"))?;
     ensure!(
         !logits.iter().any(|l| l.is_nan()),
-        "the model computed NaN instead of probabilities; its weights are damaged, or too large for --dtype f16"
+        "the model computed NaN instead of probabilities; its weights are damaged, or too large for f16: try \
+         --dtype f32"
     );
     Ok(logits)
 }
@@ -364,10 +365,8 @@ fn read_logits(output: &HostTensor) -> Result<Vec<f32>> {
 mod tests {
     use std::path::Path;
 
-    use mlxcel_ir::DType;
-
     use super::*;
-    use crate::cli::EngineName;
+    use crate::cli::{EngineName, Precision, TypeArgs};
     use crate::{engines, loading};
 
     /// A session of a tiny model, and what it takes to ask it.
@@ -379,7 +378,8 @@ mod tests {
     impl Asked {
         fn of(family: &str) -> Self {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(family);
-            let (loaded, _) = loading::load(&path, DType::F32).expect("the fixture is a model");
+            let types = TypeArgs { dtype: Precision::F32, kv_dtype: Precision::Auto };
+            let (loaded, _) = loading::load(&path, types).expect("the fixture is a model");
             let engine = engines::by_name(EngineName::Cpu).unwrap();
             let capacity = loaded.model.built.max_context.min(400);
             Asked { session: loaded.compile(&*engine, capacity).unwrap(), end_ids: BTreeSet::new() }

@@ -104,5 +104,5 @@ pub fn attend<'g>(net: &Net<'g>, a: &Attention<'_>, [q, k, v]: [Tensor<'g>; 3]) 
     let sinks = a.sinks.then(|| net.tensor("sinks", &[a.heads]));
     let spec =
         PagedSpec { scale: a.scale, window: a.window, softcap: a.softcap, sinks: a.sinks, value_dim: None };
-    net.b.paged_attention((q, k, Some(v)), net.inputs.paged(), sinks, a.layer, spec).merge_last()
+    net.b.paged_attention((q, k, Some(v)), net.paged(), sinks, a.layer, spec).merge_last()
 }

@@ -44,7 +44,7 @@ pub fn latent_attention<'g>(net: &Net<'g>, a: &Latent<'_>, x: Tensor<'g>) -> Ten
     let k = net.b.concat(&[latent, a.rope.apply(net, k_rope.unsqueeze(1))], 2);
     let spec =
         PagedSpec { scale: a.scale, window: None, softcap: None, sinks: false, value_dim: Some(a.kv_rank) };
-    let out = net.b.paged_attention((q, k, None), net.inputs.paged(), None, a.layer, spec);
+    let out = net.b.paged_attention((q, k, None), net.paged(), None, a.layer, spec);
     let out = out.dot_general(to_value, &[(1, 0)], &[(2, 2)]).transpose(&[1, 0, 2]).merge_last();
     net.linear("o_proj", out, width(x), a.bias)
 }

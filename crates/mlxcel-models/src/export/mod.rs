@@ -52,7 +52,7 @@ pub struct Tensor {
 
 /// What the model in a checkpoint uses: what is left over, or stored twice, is not in it.
 pub fn inventory(checkpoint: &Checkpoint) -> Result<Inventory, ModelError> {
-    let read = crate::read(checkpoint, DType::F32, None)?;
+    let read = crate::read(checkpoint, DType::F32.into(), None)?;
     let stored = |used: Used| {
         let dtype = checkpoint.info(&used.file).map(|(dtype, _)| dtype);
         Tensor { file: used.file, shape: used.shape, dtype }
@@ -66,7 +66,7 @@ pub fn imagine(config: &Value) -> Result<Inventory, ModelError> {
     let family = crate::by_model_type(config)?;
     let params = Params::new(None, Names::default());
     let builder = Builder::new();
-    let built = (family.build)(&Net::new(&builder, &params, DType::F32), config)?;
+    let built = (family.build)(&Net::new(&builder, &params, DType::F32.into()), config)?;
     let wanted = |used: Used| Tensor { file: used.file, shape: used.shape, dtype: None };
     let tensors = params.finish(|_| true)?.into_iter().map(|(name, used)| (name, wanted(used))).collect();
     builder.finish()?;

@@ -70,7 +70,7 @@ impl Chat {
         let engine = engines::open(&options.engine)?;
         let path = options.fetching.resolve(model)?;
         let busy = busy(&format!("loading {model}"));
-        let (loaded, vocabulary) = loading::load(&path, engines::activation_type(options.dtype))?;
+        let (loaded, vocabulary) = loading::load(&path, options.types)?;
         let Some(vocabulary) = vocabulary? else {
             bail!(
                 "the model has no tokenizer, so it cannot chat; feed token ids with 'mlxcel generate --prompt-tokens'"
