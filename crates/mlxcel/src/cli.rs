@@ -119,14 +119,13 @@ pub struct ModelArgs {
 
 /// In what a model computes and remembers.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Model")]
 pub struct TypeArgs {
     /// The type of activations; weights stay as they are stored. auto is f32, in which the engines compute.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub dtype: Precision,
     /// The type of the KV cache. auto is --dtype where that is given, else f16 for a model stored in 16 bits or fewer,
     /// and f32 for one in f32.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub kv_dtype: Precision,
 }
 
