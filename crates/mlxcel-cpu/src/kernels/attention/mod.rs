@@ -22,13 +22,12 @@
 //! | a head's tiles one after the other | 20.9 ms | 178 ms |
 //! | all heads of a tile before the next keys | 19.8 ms | 180 ms |
 //! | and the rows of the next tile fetched while this one is turned | 15.6 ms | 177 ms |
-//! | every other line fetched, in the hope that lines come in pairs | 19.1 ms | – |
-//! | sums kept in lanes, fused polynomials | 16.5 ms | 162 ms |
-//! | the maximum looked for in one chain | 19.1 ms | 241 ms |
-//! | addresses once for all heads of a tile (kept) | 12 % below the line before in the same minute | as before |
+//! | at once: every other line fetched, sums kept in lanes, fused polynomials, the maximum found in one chain | 19.1 ms | 241 ms |
+//! | the last with every line fetched and the maximum found in lanes | 16.5 ms | 162 ms |
+//! | addresses once for all heads of a tile (kept) | 12–18 % below the line before, run in turn | within the noise |
 //!
-//! In a cache that fits the second level, a tile of 64 keys and three lines takes about 5000 cycles: a third turns
-//! keys, a quarter fetches, a quarter multiplies, a tenth is softmax.
+//! With a cache that fits the second level, samples of the third version fall for a third on turning keys, a quarter
+//! each on fetching and on products, a tenth on the softmax.
 //!
 //! Checked against the decompositions. References: Dao et al., FlashAttention, arXiv 2205.14135; Dao et al.,
 //! Flash-Decoding for long-context inference, 2023.
