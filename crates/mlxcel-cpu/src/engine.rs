@@ -59,7 +59,8 @@ fn model_name() -> String {
 
 impl Engine for CpuEngine {
     fn caps(&self) -> Caps {
-        Caps { name: crate::NAME, device: self.device.clone(), block_size: BLOCK_SIZE }
+        let threads = self.ctx.threads.count();
+        Caps { name: crate::NAME, device: self.device.clone(), block_size: BLOCK_SIZE, threads }
     }
 
     fn native(&self, op: &Op, operands: &[Type]) -> bool {

@@ -28,6 +28,8 @@ pub struct Caps {
     pub device: String,
     /// Tokens in a block of the KV cache.
     pub block_size: usize,
+    /// Threads of this machine's processor that compute.
+    pub threads: usize,
 }
 
 /// Runs graphs on some device.

@@ -16,7 +16,7 @@ pub struct ReferenceEngine;
 
 impl Engine for ReferenceEngine {
     fn caps(&self) -> Caps {
-        Caps { name: "reference", device: "one CPU thread, f64".to_string(), block_size: 4 }
+        Caps { name: "reference", device: "one CPU thread, f64".to_string(), block_size: 4, threads: 1 }
     }
 
     fn native(&self, _: &Op, _: &[Type]) -> bool {

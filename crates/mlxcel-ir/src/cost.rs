@@ -33,6 +33,10 @@ impl Graph {
     /// not known.
     pub fn cost(&self, node: u32, bindings: &Bindings) -> Option<Cost> {
         let n = self.nodes().get(node as usize)?;
+        // What has no results at all, such as the logits of a step that wants none, reads no operand either.
+        if !n.op.is_leaf() && n.types.iter().all(|t| count(t, bindings) == Some(0)) {
+            return Some(Cost::default());
+        }
         let mut cost = Cost { flops: flops(self, node, bindings)?, ..Cost::default() };
         let traffic = Traffic { graph: self, node: n, bindings };
         for (i, &v) in n.inputs.iter().enumerate() {
@@ -280,6 +284,14 @@ mod tests {
         assert_eq!(cost.weight_bytes, 128 * 2 * 18 + 128 * 4);
         assert_eq!((cost.read_bytes, cost.write_bytes), (5 * 64 * 2, 5 * 128 * 2));
         assert_eq!(cost.flops, 5 * 128 * (2 * 64 + 1));
+    }
+
+    #[test]
+    fn a_layer_that_computes_no_row_reads_no_weight() {
+        let b = Builder::new();
+        let x = b.input("x", DType::F32, shape!["rows", 64]);
+        x.linear(b.weight("w", DType::F32, &[128, 64]), None);
+        assert_eq!(last(b, &bound(&[("rows", 0)])), Some(Cost::default()));
     }
 
     #[test]

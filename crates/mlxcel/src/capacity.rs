@@ -72,6 +72,31 @@ pub fn choose_for_chat(asked: Option<usize>, needs: &Needs) -> Result<Capacity> 
     Ok(Capacity { tokens: wanted.min(affordable), is_cut: affordable < wanted })
 }
 
+/// What several sequences need at once.
+pub struct Room {
+    pub sequences: usize,
+    /// Of all sequences together.
+    pub tokens: usize,
+    pub bytes_per_token: u64,
+    pub bytes_per_sequence: u64,
+}
+
+/// Refuses sequences that do not fit into `memory`, if that is known.
+pub fn check_sequences(room: &Room, memory: Option<u64>) -> Result<()> {
+    let (tokens, sequences) = (room.tokens as u64, room.sequences as u64);
+    let state = room.bytes_per_sequence.saturating_mul(sequences);
+    let needed = room.bytes_per_token.saturating_mul(tokens).saturating_add(state);
+    ensure!(
+        memory.is_none_or(|bytes| needed <= bytes),
+        "the cache for {tokens} tokens in {sequences} sequence{} needs {}, but only {} of memory can be used for it; give \
+         fewer --sequences, a smaller --depth or --kv-dtype f16",
+        if sequences == 1 { "" } else { "s" },
+        in_words(needed, "B"),
+        in_words(memory.unwrap_or(0), "B"),
+    );
+    Ok(())
+}
+
 fn affordable(needs: &Needs) -> usize {
     let tokens = needs.memory.and_then(|bytes| bytes.checked_div(needs.bytes_per_token));
     tokens.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
@@ -113,6 +138,17 @@ mod tests {
         }
         let computed_only = Needs { memory: None, ..needs(100, Some(0)) };
         assert_eq!(choose(&computed_only).unwrap().tokens, 100);
+    }
+
+    #[test]
+    fn sequences_that_do_not_fit_together_are_refused_with_both_sizes() {
+        let room = Room { sequences: 16, tokens: 16 * 100, bytes_per_token: 1000, bytes_per_sequence: 500 };
+        assert!(check_sequences(&room, None).is_ok());
+        assert!(check_sequences(&room, Some(1_608_000)).is_ok());
+        let refused = check_sequences(&room, Some(1_607_999)).unwrap_err().to_string();
+        assert!(refused.contains("1600 tokens in 16 sequences needs 1.6 MB, but only 1.6 MB"), "{refused}");
+        let huge = Room { tokens: usize::MAX, ..room };
+        assert!(check_sequences(&huge, Some(u64::MAX - 1)).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use mlxcel_models::Model;
 use mlxcel_text::Tokenizer;
 use serde::Serialize;
 
+use crate::bench::Bench;
 use crate::completions::Completions;
 use crate::convert::Convert;
 use crate::devices::Devices;
@@ -81,6 +82,12 @@ pub enum Command {
     Rm(Rm),
     /// Write a model in another format or type, or one of random weights.
     Convert(Box<Convert>),
+    /// Measure how fast a model is on this machine.
+    ///
+    /// pp is processing a prompt, tg making tokens one after the other, @ d what is already in the cache and x the
+    /// sequences side by side; tok/s counts the tokens of all of them: mean ± standard deviation, and the median. GB/s
+    /// are the weights and the cache that the steps read, GFLOP/s the arithmetic of the graph, both of the median.
+    Bench(Box<Bench>),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Print what a shell needs to complete commands and flags.

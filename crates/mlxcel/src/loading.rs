@@ -14,6 +14,14 @@ use crate::vocabulary::{self, Vocabulary};
 /// What was found of tokenizer and templates. Whether their absence matters is for the command to say.
 pub type TextSide = mlxcel_text::Result<Option<Vocabulary>>;
 
+/// Opens a checkpoint and builds its graph, for who has no use for text.
+pub fn load_without_text(path: &Path, types: TypeArgs) -> Result<Loaded> {
+    let checkpoint = mlxcel_weights::Checkpoint::open(path)?;
+    let types = engines::types(types, &checkpoint);
+    let model = mlxcel_models::load(&checkpoint, types).map_err(|error| inspect::explain(path, error))?;
+    Ok(Loaded { checkpoint, model })
+}
+
 /// Opens a checkpoint, and builds its graph while another thread builds its tokenizer.
 pub fn load(path: &Path, types: TypeArgs) -> Result<(Loaded, TextSide)> {
     let checkpoint = mlxcel_weights::Checkpoint::open(path)?;

@@ -2,6 +2,7 @@
 //! code. It is the only crate that names concrete engines.
 
 mod answer;
+mod bench;
 mod capacity;
 mod cli;
 mod colour;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::List(options) => list::run(&options),
         Command::Rm(options) => rm::run(&options),
         Command::Convert(options) => convert::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),

@@ -9,19 +9,22 @@ pub enum Align {
 
 /// The rows with each column as wide as its widest cell, two blanks between columns, none at the end of lines.
 pub fn format<const N: usize>(align: [Align; N], rows: &[[String; N]]) -> String {
+    let lines = columns(align, rows);
+    lines.iter().map(|cells| format!("{}\n", cells.join("  ").trim_end())).collect()
+}
+
+/// The cells, each padded to the width of its column.
+pub fn columns<const N: usize>(align: [Align; N], rows: &[[String; N]]) -> Vec<[String; N]> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
-    let mut table = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).zip(align).map(|((cell, width), align)| match align {
+    let padded = |row: &[String; N], column: usize| {
+        let (cell, width) = (&row[column], widths[column]);
+        match align[column] {
             Align::Left => format!("{cell:<width$}"),
             Align::Right => format!("{cell:>width$}"),
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        table.push_str(line.trim_end());
-        table.push('\n');
-    }
-    table
+        }
+    };
+    rows.iter().map(|row| std::array::from_fn(|column| padded(row, column))).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The command line as a user meets it: the real binary, its output, its messages and its exit codes.
 
+mod bench;
 mod convert;
 mod download;
 mod embed;
