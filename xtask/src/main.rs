@@ -1,7 +1,9 @@
 //! The project's chores, run as `cargo xtask NAME`. Nothing here is part of what users install.
 
+mod bench;
 mod check;
 mod golden;
+mod python;
 mod shell;
 mod suite;
 mod tidy;
@@ -26,6 +28,9 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Compare speeds with another runtime on this machine.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Check formatting, lints, tidiness and dependencies.
     Check,
     /// Check the rules that compilers do not: layers, sizes, names, left-over markers, links.
@@ -41,6 +46,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
         Chore::Test { arguments } => suite::run(&arguments),
+        Chore::Bench(bench) => bench::run(&bench),
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),
         Chore::Golden { families } => golden::run(&families),

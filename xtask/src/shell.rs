@@ -40,14 +40,15 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The command as one would type it.
+pub(crate) fn words(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
 /// Says what is run, runs it, and fails when it fails.
 pub(crate) fn run(mut command: Command) -> Result<()> {
-    let words: Vec<_> = [command.get_program()]
-        .into_iter()
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
-        .collect();
-    let line = words.join(" ");
+    let line = words(&command);
     eprintln!("xtask: {line}");
     let status = command.status().with_context(|| format!("cannot run `{line}`"))?;
     ensure!(status.success(), "`{line}` failed ({status})");

@@ -1,0 +1,183 @@
+//! Who runs when: each round goes through the rows, and in each row first ours, then llama.cpp with as many threads,
+//! so that whatever else the machine does meets both.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::shell;
+
+use super::Cpu;
+use super::models::{Files, Model, Row};
+
+/// Runs of a test in one turn.
+const REPETITIONS: usize = 2;
+
+/// The columns of the table.
+pub(crate) const COLUMNS: [&str; 4] = ["prefill 512", "decode, depth 0", "decode, depth 4k", "16 sequences"];
+
+/// One column as both sides are asked for it.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    kind: &'static str,
+    tokens: usize,
+    depth: usize,
+    sequences: usize,
+}
+
+pub(crate) struct Contest<'a> {
+    pub(crate) ours: PathBuf,
+    pub(crate) python: PathBuf,
+    pub(crate) script: PathBuf,
+    pub(crate) options: &'a Cpu,
+}
+
+/// All that came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) device: String,
+    pub(crate) rounds: usize,
+    pub(crate) rows: Vec<Compared>,
+}
+
+/// One row: the speeds of every run, in tokens for each second, column by column.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    pub(crate) name: &'static str,
+    pub(crate) ours: [Vec<f64>; COLUMNS.len()],
+    pub(crate) theirs: [Vec<f64>; COLUMNS.len()],
+    /// What ours read in a second when decoding at depth 0, in GB.
+    pub(crate) gigabytes_per_s: Vec<f64>,
+    /// What ours computed in a second of the prompt.
+    pub(crate) gflop_per_s: Vec<f64>,
+}
+
+impl Contest<'_> {
+    pub(crate) fn hold(&self, rows: &[&Row], files: &Files) -> Result<Results> {
+        let rounds = if self.options.quick { 1 } else { usize::from(self.options.rounds) };
+        let compared = rows.iter().map(|row| Compared { name: row.name, ..Compared::default() });
+        let mut results = Results { device: String::new(), rounds, rows: compared.collect() };
+        for round in 0..rounds {
+            // A file that several rows compare with has one turn in a round.
+            let mut known: Vec<(Model, [Vec<f64>; COLUMNS.len()])> = Vec::new();
+            for (index, row) in rows.iter().enumerate() {
+                eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
+                let threads = self.run_ours(files.path(row.ours), index, &mut results)?;
+                let theirs = match known.iter().find(|(model, _)| *model == row.theirs) {
+                    Some((_, speeds)) => speeds.clone(),
+                    None => self.run_theirs(files.path(row.theirs), threads)?,
+                };
+                extend(&mut results.rows[index].theirs, &theirs);
+                known.push((row.theirs, theirs));
+            }
+        }
+        Ok(results)
+    }
+
+    fn tests(&self) -> [Test; COLUMNS.len()] {
+        let made = if self.options.quick { 8 } else { 32 };
+        let test = |kind, tokens, depth, sequences| Test { kind, tokens, depth, sequences };
+        [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
+    }
+
+    /// Runs ours and returns how many threads it had.
+    fn run_ours(&self, model: &Path, row: usize, results: &mut Results) -> Result<usize> {
+        let mut threads = 0;
+        for (column, test) in self.tests().into_iter().enumerate() {
+            let report = output_of(self.command_of_ours(model, test))?;
+            threads = report["threads"].as_u64().context("mlxcel bench reports threads")? as usize;
+            results.device = report["device"].as_str().unwrap_or_default().to_owned();
+            let measured = &report["tests"][0];
+            let compared = &mut results.rows[row];
+            compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
+            match column {
+                0 => compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64()),
+                1 => compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64()),
+                _ => {}
+            }
+        }
+        Ok(threads)
+    }
+
+    fn command_of_ours(&self, model: &Path, test: Test) -> Command {
+        let Test { kind, tokens, depth, sequences } = test;
+        let (prompt, made) = if kind == "pp" { (tokens, 0) } else { (0, tokens) };
+        let numbers = [("-p", prompt), ("-n", made), ("-d", depth), ("-b", sequences), ("-r", REPETITIONS)];
+        let mut command = Command::new(&self.ours);
+        command.args(["bench", "-o", "json", "-m"]).arg(model);
+        for (flag, number) in numbers {
+            command.arg(flag).arg(number.to_string());
+        }
+        if let Some(threads) = self.options.threads {
+            command.arg("--threads").arg(threads.to_string());
+        }
+        command
+    }
+
+    fn run_theirs(&self, model: &Path, threads: usize) -> Result<[Vec<f64>; COLUMNS.len()]> {
+        let named = |test: &Test| format!("{}:{}:{}:{}", test.kind, test.tokens, test.depth, test.sequences);
+        let tests = self.tests();
+        let mut command = Command::new(&self.python);
+        command.arg(&self.script).arg(model).arg("--threads").arg(threads.to_string());
+        command.arg("--repetitions").arg(REPETITIONS.to_string()).args(tests.iter().map(named));
+        let report = output_of(command)?;
+        let mut speeds: [Vec<f64>; COLUMNS.len()] = Default::default();
+        for (test, speeds) in tests.iter().zip(&mut speeds) {
+            *speeds = numbers(&report[&named(test)])?;
+        }
+        Ok(speeds)
+    }
+}
+
+fn extend(all: &mut [Vec<f64>], more: &[Vec<f64>]) {
+    all.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
+}
+
+/// The JSON object that a command prints.
+fn output_of(mut command: Command) -> Result<Value> {
+    let line = shell::words(&command);
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{line}`"))?;
+    ensure!(output.status.success(), "`{line}` failed ({})", output.status);
+    serde_json::from_slice(&output.stdout).with_context(|| format!("`{line}` printed no JSON"))
+}
+
+fn numbers(value: &Value) -> Result<Vec<f64>> {
+    let list = value.as_array().context("a list of speeds is missing")?;
+    list.iter().map(|n| n.as_f64().context("a speed is no number")).collect()
+}
+
+/// The middle of the numbers, or the mean of the two in the middle; `None` of none.
+pub(crate) fn median(numbers: &[f64]) -> Option<f64> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = sorted[(sorted.len() - 1) / 2];
+    Some((lower + upper) / 2.0)
+}
+
+impl Compared {
+    /// Medians of a column: ours, and llama.cpp's.
+    pub(crate) fn speeds(&self, column: usize) -> Option<(f64, f64)> {
+        median(&self.ours[column]).zip(median(&self.theirs[column]))
+    }
+
+    /// How many times as fast ours is.
+    pub(crate) fn ratio(&self, column: usize) -> Option<f64> {
+        self.speeds(column).map(|(ours, theirs)| ours / theirs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 100.0, 2.0]), Some(3.0));
+    }
+}

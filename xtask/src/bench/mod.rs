@@ -1,0 +1,62 @@
+//! `cargo xtask bench cpu`: ours and llama.cpp on the same files, threads and machine, turn by turn in one run. It
+//! prints a table of ratios and draws it. What is measured and how is `mlxcel bench`'s and `llama.py`'s business.
+
+mod contest;
+mod models;
+mod plot;
+mod table;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+
+use crate::{python, shell};
+use contest::Contest;
+use models::Files;
+
+/// What is compared.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// The CPU engine with llama.cpp (needs Python).
+    Cpu(Cpu),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cpu {
+    /// One round and short answers, to see that all works.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How often each side has its turn.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// Threads of both [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+    /// Only the rows whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// Where the plot is written.
+    #[arg(long, value_name = "FILE.svg", default_value = "target/bench/cpu.svg")]
+    pub(crate) plot: PathBuf,
+}
+
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let Bench::Cpu(options) = bench;
+    shell::run(shell::cargo(&["build", "--release", "--package", "mlxcel"]))?;
+    let scripts = shell::root().join("xtask/bench");
+    let python = python::environment("bench-venv", &scripts.join("requirements.txt"))?;
+    let ours = shell::target_folder("release").join(format!("mlxcel{}", std::env::consts::EXE_SUFFIX));
+    let only = options.only.as_deref().unwrap_or_default();
+    let rows: Vec<_> = models::ROWS.iter().filter(|row| row.name.contains(only)).collect();
+    anyhow::ensure!(!rows.is_empty(), "no row has '{only}' in its name");
+    let files = Files::make(&ours, &rows)?;
+    let contest = Contest { ours, python, script: scripts.join("llama.py"), options };
+    let results = contest.hold(&rows, &files)?;
+    let plot = shell::root().join(&options.plot);
+    fs::write(&plot, plot::svg(&results)).with_context(|| format!("cannot write {}", plot.display()))?;
+    eprintln!("xtask: the plot is {}", plot.display());
+    print!("{}", table::markdown(&results));
+    Ok(())
+}
