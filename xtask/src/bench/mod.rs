@@ -37,9 +37,9 @@ pub(crate) struct Cpu {
     /// Only the rows whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
-    /// Where the plot is written.
-    #[arg(long, value_name = "FILE.svg", default_value = "target/bench/cpu.svg")]
-    pub(crate) plot: PathBuf,
+    /// Where the plot is written [default: bench/cpu.svg below the target folder].
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<()> {
@@ -52,11 +52,21 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     let rows: Vec<_> = models::ROWS.iter().filter(|row| row.name.contains(only)).collect();
     anyhow::ensure!(!rows.is_empty(), "no row has '{only}' in its name");
     let files = Files::make(&ours, &rows)?;
+    let plot = plot_file(options)?;
     let contest = Contest { ours, python, script: scripts.join("llama.py"), options };
     let results = contest.hold(&rows, &files)?;
-    let plot = shell::root().join(&options.plot);
     fs::write(&plot, plot::svg(&results)).with_context(|| format!("cannot write {}", plot.display()))?;
     eprintln!("xtask: the plot is {}", plot.display());
     print!("{}", table::markdown(&results));
     Ok(())
+}
+
+/// Where the plot goes; found out before anything is measured, since that takes long.
+fn plot_file(options: &Cpu) -> Result<PathBuf> {
+    let path = match &options.plot {
+        Some(path) => shell::root().join(path),
+        None => shell::target_folder("bench").join("cpu.svg"),
+    };
+    fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
 }
