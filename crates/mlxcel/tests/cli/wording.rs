@@ -60,7 +60,7 @@ fn errors_about_models_and_texts_are_as_pinned() {
     check("errors/models", &transcripts(cases, &[(broken.argument(), "BROKEN"), (empty, "EMPTY")]));
 }
 
-/// Numbers about memory are the machine's and the engine's own, and not wording.
+/// Numbers about memory and their units are the machine's and the engine's own, and not wording.
 fn without_memory(text: &str) -> String {
     let line = |line: &str| match (line.split_once("yes: "), line.starts_with("memory ")) {
         (Some((start, _)), _) => format!("{start}yes: …\n"),
@@ -70,8 +70,15 @@ fn without_memory(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-fn without_number(word: &str) -> &str {
-    if word.starts_with(|c: char| c.is_ascii_digit()) { "… " } else { word }
+fn without_number(word: &str) -> String {
+    let unit = word.trim_end_matches([' ', ',']);
+    if word.starts_with(|c: char| c.is_ascii_digit()) {
+        "… ".to_string()
+    } else if ["kB", "MB", "GB"].contains(&unit) {
+        word.replace(unit, "B")
+    } else {
+        word.to_string()
+    }
 }
 
 #[test]
