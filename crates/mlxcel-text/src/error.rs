@@ -53,6 +53,12 @@ pub enum Error {
     #[error("tokens {first} and {second} of the GGUF vocabulary are both `{text}`")]
     DuplicateToken { text: String, first: u32, second: u32 },
 
+    #[error(
+        "the GGUF vocabulary has no merges, without which text cannot become tokens such as `{token}`; take a file \
+         made by a converter that writes `tokenizer.ggml.merges`, or give token ids instead of text"
+    )]
+    NoMerges { token: String },
+
     #[error("merge {index} of the GGUF vocabulary, `{merge}`, {problem}")]
     BadMerge { index: usize, merge: String, problem: &'static str },
 

@@ -243,6 +243,22 @@ fn broken_gguf_vocabularies_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_gguf_vocabulary_without_merges_is_refused_unless_its_tokens_need_none() {
+    for pre in ["smollm", "llama-bpe"] {
+        let error = build_error(GgufVocab { merges: Vec::new(), ..bpe_vocab(pre) });
+        assert!(error.starts_with("the GGUF vocabulary has no merges"), "{error}");
+    }
+    let mut bytes = bpe_vocab("smollm");
+    let kept: Vec<usize> =
+        (0..bytes.tokens.len()).filter(|&id| bytes.tokens[id].chars().count() == 1).collect();
+    assert!(kept.len() > 200, "every byte that can be printed and more");
+    bytes.tokens = kept.iter().map(|&id| bytes.tokens[id].clone()).collect();
+    bytes = GgufVocab { model: bytes.model, pre: bytes.pre, tokens: bytes.tokens, ..GgufVocab::default() };
+    let ids = gguf(bytes).encode("abc", plain()).expect("encodable");
+    assert_eq!(ids.len(), 3);
+}
+
+#[test]
 fn a_word_that_is_a_token_needs_no_merges_where_the_model_says_so() {
     let with_word = |pre| {
         let mut vocab = bpe_vocab(pre);
@@ -257,7 +273,7 @@ fn a_word_that_is_a_token_needs_no_merges_where_the_model_says_so() {
 #[test]
 fn a_byte_the_vocabulary_lacks_is_left_out() {
     let mut vocab = bpe_vocab("gpt-2");
-    vocab.merges.clear();
+    vocab.merges.retain(|merge| !merge.contains('z'));
     let z = vocab.tokens.iter().position(|token| token == "z").expect("a letter");
     vocab.tokens[z] = "nothing like it".to_owned();
     let tokenizer = gguf(vocab);

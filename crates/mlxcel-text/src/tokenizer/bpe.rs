@@ -30,6 +30,7 @@ impl Bpe {
         merges: &[String],
     ) -> Result<Self> {
         let vocab = vocabulary(tokens, kinds)?;
+        check_merges(tokens, kinds, merges)?;
         let merges = merges
             .iter()
             .enumerate()
@@ -109,6 +110,17 @@ fn vocabulary(tokens: &[String], kinds: &[TokenKind]) -> Result<AHashMap<String,
         }
     }
     Ok(vocab)
+}
+
+/// Files of models whose own tokenizer ranks tokens instead of merging them may come without merges. Every word would
+/// then fall into single characters, which is not how such a model reads.
+fn check_merges(tokens: &[String], kinds: &[TokenKind], merges: &[String]) -> Result<()> {
+    let is_merged =
+        |(text, kind): &(&String, &TokenKind)| **kind == TokenKind::Normal && text.chars().nth(1).is_some();
+    match tokens.iter().zip(kinds).find(is_merged) {
+        Some((token, _)) if merges.is_empty() => Err(Error::NoMerges { token: token.clone() }),
+        _ => Ok(()),
+    }
 }
 
 /// `left right`, where both and their concatenation are tokens. A token may itself start with a blank.
