@@ -4,7 +4,7 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr};
+use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
 
 use crate::shell;
 
@@ -14,6 +14,9 @@ const MODELS: [(&str, Member<'static>); 2] =
 
 /// The variable by which tests find the embedding model.
 const MINILM_VARIABLE: &str = "MLXCEL_TEST_MINILM";
+
+/// The variable by which tests find the Python package of llama.cpp.
+const XLLAMACPP_VARIABLE: &str = "MLXCEL_TEST_XLLAMACPP";
 
 /// The variables by which tests find the folders of [`CORPORA`], in the same order.
 const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
@@ -49,7 +52,20 @@ fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
         found(variable, folder.package.name, || hub.fetch_folder(folder)).map(|path| (*variable, path))
     });
     let minilm = found(MINILM_VARIABLE, MINILM.save_as, || hub.fetch_folder(&MINILM));
-    models.chain(corpora).chain([minilm.map(|path| (MINILM_VARIABLE, path))]).collect()
+    let minilm = minilm.map(|path| (MINILM_VARIABLE, path));
+    models.chain(corpora).chain([minilm]).chain(llama_cpp(&hub)).collect()
+}
+
+/// llama.cpp for this machine, if there is one.
+fn llama_cpp(hub: &Hub) -> Option<Result<(&'static str, PathBuf)>> {
+    let Some(folder) = XLLAMACPP else {
+        eprintln!(
+            "xtask: files are not compared in llama.cpp: its package is pinned for Linux on x86-64 and ARM only"
+        );
+        return None;
+    };
+    let path = found(XLLAMACPP_VARIABLE, folder.package.name, || hub.fetch_folder(&folder));
+    Some(path.map(|path| (XLLAMACPP_VARIABLE, path)))
 }
 
 fn found(variable: &str, what: &str, fetch: impl FnOnce() -> mlxcel_hub::Result<PathBuf>) -> Result<PathBuf> {

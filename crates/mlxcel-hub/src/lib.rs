@@ -43,6 +43,7 @@ pub use kept::{Kept, Place};
 pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
     ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M,
+    XLLAMACPP,
 };
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;

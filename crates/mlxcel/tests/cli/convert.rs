@@ -37,12 +37,12 @@ fn check_tokens(model: &Path, golden: &Value) {
 }
 
 /// A fixture in GGUF, the weights it was made of, and the endings of tensors that its configuration leaves out.
-type Made<'a> = (&'a str, &'a str, &'a [&'a str]);
+pub type Made<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 const PROJECTIONS: &[&str] = &["_proj.bias"];
 
 /// From `xtask/golden/gguf_files.py`; `qwen3moe` has weights of its own.
-const MADE: &[Made<'static>] = &[
+pub const MADE: &[Made<'static>] = &[
     ("llama", "llama/f32", &[]),
     ("qwen2", "qwen2/f32", &[]),
     ("qwen3", "qwen3/f32", PROJECTIONS),
@@ -68,7 +68,7 @@ const MADE: &[Made<'static>] = &[
 ];
 
 /// The golden weights with the configuration that the GGUF fixture was made with.
-fn as_judged((name, weights, dropped): Made<'_>) -> TempDir {
+pub fn as_judged((name, weights, dropped): Made<'_>) -> TempDir {
     let folder = TempDir::new().expect("a temporary folder");
     let golden = read_json(&fixture(&format!("gguf/{name}.json")));
     fs::write(folder.path().join("config.json"), golden["config"].to_string()).expect("writable");

@@ -9,6 +9,7 @@ mod golden;
 mod help;
 mod inspect;
 mod list;
+mod llama_cpp;
 mod real_models;
 mod reference;
 mod rm;
