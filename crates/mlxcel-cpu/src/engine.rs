@@ -82,7 +82,7 @@ impl Engine for CpuEngine {
         let graph = fuse_elementwise(&parts.graph)?;
         let segments = statics::segments(&graph, weights, &folded)?;
         let ends: Vec<Value> = graph.outputs().iter().chain(graph.updates()).map(|(_, v)| *v).collect();
-        let statics = statics::matrices(&graph, segments, &ends)?;
+        let statics = statics::matrices(&self.ctx, &graph, segments, &ends)?;
         Ok(Box::new(CpuProgram::new(self.ctx.clone(), graph, statics, dims)?))
     }
 }

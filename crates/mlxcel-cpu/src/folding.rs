@@ -25,7 +25,7 @@ pub(crate) fn fold(ctx: &Context, load: &Graph, weights: &dyn WeightSource) -> R
     let ends: Vec<Value> = computed.iter().map(|(_, v)| *v).collect();
     let kept = crate::plan::needed(load, ends.iter().copied());
     segments.retain(|node, _| kept[*node as usize]);
-    let statics = statics::matrices(load, segments, &ends)?;
+    let statics = statics::matrices(ctx, load, segments, &ends)?;
     let leaves = Leaves { weights: statics.of_node, ..Leaves::default() };
     let plan = build(load, &leaves, &ends)?;
     let sources = Sources { arguments: &[], weights: &statics.matrices, states: &[] };

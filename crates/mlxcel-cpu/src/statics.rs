@@ -7,6 +7,7 @@ use mlxcel_engine::weights::{Bytes, WeightTensor};
 use mlxcel_engine::{EngineError, WeightSource, load_pieces};
 use mlxcel_ir::{Graph, Node, Op, Type, Value};
 
+use crate::context::Context;
 use crate::plan::{needed, reads_rows};
 use crate::weight::Matrix;
 
@@ -43,7 +44,12 @@ pub(crate) fn segments(
 }
 
 /// The matrices that the nodes leading to `ends` read.
-pub(crate) fn matrices(graph: &Graph, mut found: Segments, ends: &[Value]) -> Result<Statics, EngineError> {
+pub(crate) fn matrices(
+    ctx: &Context,
+    graph: &Graph,
+    mut found: Segments,
+    ends: &[Value],
+) -> Result<Statics, EngineError> {
     let uses = uses(graph, ends);
     let mut statics = Statics { matrices: vec![], of_node: HashMap::new() };
     for (i, node) in graph.nodes().iter().enumerate() {
@@ -56,6 +62,9 @@ pub(crate) fn matrices(graph: &Graph, mut found: Segments, ends: &[Value]) -> Re
         let mut matrix = matrix(&node.op, &node.types[0], segments)?;
         if uses.dense {
             matrix.make_dense()?;
+        }
+        if uses.product {
+            matrix.pack(ctx)?;
         }
         statics.of_node.insert(i as u32, statics.matrices.len());
         statics.matrices.push(matrix);
@@ -137,7 +146,23 @@ struct Uses {
     rows: bool,
     /// As one array.
     dense: bool,
+    /// By products.
+    product: bool,
 }
+
+/// Whether an op multiplies rows of an operand, in whole panels where there are several matrices in it.
+fn is_product(op: &Op, at: usize, t: &Type) -> bool {
+    match op {
+        Op::Linear { .. } => at == 1,
+        Op::ExpertLinear { .. } => {
+            at == 1 && t.shape[1].as_fixed().is_some_and(|n| n.is_multiple_of(PANEL_ROWS))
+        }
+        _ => false,
+    }
+}
+
+/// Experts begin at a panel of this many rows.
+const PANEL_ROWS: usize = 16;
 
 fn uses(graph: &Graph, ends: &[Value]) -> Vec<Uses> {
     let mut uses = vec![Uses::default(); graph.nodes().len()];
@@ -145,7 +170,12 @@ fn uses(graph: &Graph, ends: &[Value]) -> Vec<Uses> {
     for (_, node) in graph.nodes().iter().enumerate().filter(|(i, _)| needed[*i]) {
         for (at, v) in node.inputs.iter().enumerate() {
             let u = &mut uses[v.node as usize];
-            if reads_rows(&node.op, at) { u.rows = true } else { u.dense = true }
+            if reads_rows(&node.op, at) {
+                u.rows = true
+            } else {
+                u.dense = true
+            }
+            u.product |= is_product(&node.op, at, graph.ty(*v));
         }
     }
     ends.iter().for_each(|v| uses[v.node as usize].dense = true);

@@ -2,10 +2,12 @@
 //! by row. Packed formats stay packed; only what an op needs as one dense array is joined, once, at load.
 
 use mlxcel_engine::EngineError;
-use mlxcel_engine::weights::{RowDecoder, WeightTensor};
+use mlxcel_engine::weights::{Bytes, RowDecoder, WeightTensor};
 use mlxcel_ir::DType;
 
+use crate::context::Context;
 use crate::kernels::linear::{Store, decode, is_fast};
+use crate::kernels::packed::Packed;
 use crate::simd::Simd;
 use crate::stored::Stored;
 use crate::view::View;
@@ -18,6 +20,8 @@ pub(crate) struct Matrix {
     segments: Vec<WeightTensor>,
     /// All segments as one array, where the weight is also used that way.
     dense: Option<Stored>,
+    /// The rows in panels, where products read them.
+    packed: Option<Packed>,
 }
 
 impl Matrix {
@@ -28,7 +32,7 @@ impl Matrix {
             DType::Quant(_) => t.shape.last() == Some(&cols),
             _ => cols == 0 || t.elements().is_multiple_of(cols),
         };
-        segments.iter().all(whole).then_some(Matrix { dtype, shape, segments, dense: None })
+        segments.iter().all(whole).then_some(Matrix { dtype, shape, segments, dense: None, packed: None })
     }
 
     pub(crate) fn cols(&self) -> usize {
@@ -42,6 +46,20 @@ impl Matrix {
             self.dense = Some(Stored::new(self.dtype, &self.shape, &pieces)?);
         }
         Ok(())
+    }
+
+    /// Prepares for products, where the level packs weights of this type.
+    pub(crate) fn pack(&mut self, ctx: &Context) -> Result<(), EngineError> {
+        let n = self.shape[..self.shape.len() - 1].iter().product();
+        if Packed::suits(ctx.level, self.dtype) && n > 0 && self.cols() > 0 {
+            self.packed = Some(Packed::new(ctx, &self.rows(), n)?);
+            self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn packed(&self) -> Option<&Packed> {
+        self.packed.as_ref()
     }
 
     /// The dense array. `None` if the type is packed or [`Matrix::make_dense`] was needed and not called.

@@ -58,6 +58,13 @@ impl Bytes {
         matches!(self.owner, Owner::Mapped(_))
     }
 
+    /// Says that the bytes will hardly be read again, so that the memory of a file's pages can be had by others.
+    pub fn release(&self) {
+        if let Owner::Mapped(mapping) = &self.owner {
+            mapping.release(self.range.clone());
+        }
+    }
+
     /// The same bytes at an address that is a multiple of `alignment` (at most 64), copied only if need be.
     pub(crate) fn aligned(self, alignment: usize) -> Self {
         if self.as_ptr().addr().is_multiple_of(alignment) { self } else { Bytes::copied(&[&self]) }

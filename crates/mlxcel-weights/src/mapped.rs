@@ -29,6 +29,20 @@ impl Mapping {
         let map = unsafe { Mmap::map(&file) }.map_err(|e| WeightsError::io(path, e))?;
         Ok(Arc::new(Mapping(map)))
     }
+
+    /// Lets the system take back the memory that pages of the file are read into; they are read again when needed.
+    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+        // SAFETY: the mapping is of a file and never written, so a page that is dropped comes back the same.
+        #[cfg(unix)]
+        let done = unsafe {
+            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+        };
+        // Advice that is not taken costs memory and nothing else.
+        #[cfg(unix)]
+        drop(done);
+        #[cfg(not(unix))]
+        drop(range);
+    }
 }
 
 impl Deref for Mapping {

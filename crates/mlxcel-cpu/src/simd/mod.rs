@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -22,12 +24,23 @@ pub enum SimdLevel {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and DQ besides.
     Avx512,
+    /// The same with products of bytes (VNNI).
+    Avx512Vnni,
+    /// The same with `bf16` and its tiles (AMX).
+    Amx,
     /// 64-bit ARM.
     Neon,
 }
 
 impl SimdLevel {
-    const ALL: [SimdLevel; 4] = [SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512, SimdLevel::Neon];
+    const ALL: [SimdLevel; 6] = [
+        SimdLevel::Baseline,
+        SimdLevel::Avx2,
+        SimdLevel::Avx512,
+        SimdLevel::Avx512Vnni,
+        SimdLevel::Amx,
+        SimdLevel::Neon,
+    ];
 
     /// The levels that this machine has, slowest first.
     pub fn available() -> Vec<SimdLevel> {
@@ -44,14 +57,20 @@ impl SimdLevel {
         let avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq");
         match self {
             SimdLevel::Baseline => true,
             SimdLevel::Avx2 => avx2,
-            SimdLevel::Avx512 => {
-                avx2 && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512dq")
+            SimdLevel::Avx512 => avx512,
+            SimdLevel::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
+            SimdLevel::Amx => {
+                SimdLevel::Avx512Vnni.is_available()
+                    && is_x86_feature_detected!("avx512bf16")
+                    && amx::permitted()
             }
             SimdLevel::Neon => false,
         }
@@ -60,6 +79,18 @@ impl SimdLevel {
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_available(self) -> bool {
         self == SimdLevel::Baseline || (self == SimdLevel::Neon && cfg!(target_arch = "aarch64"))
+    }
+
+    /// Whether weights are packed for products of bytes.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_byte_products(self) -> bool {
+        matches!(self, SimdLevel::Avx512Vnni | SimdLevel::Amx)
+    }
+
+    /// Whether there are tiles of `bf16` numbers.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_tiles(self) -> bool {
+        self == SimdLevel::Amx
     }
 
     /// Runs a kernel compiled for this level.
@@ -71,7 +102,7 @@ impl SimdLevel {
             SimdLevel::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            SimdLevel::Avx512 => unsafe { run_avx512(kernel) },
+            SimdLevel::Avx512 | SimdLevel::Avx512Vnni | SimdLevel::Amx => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon => kernel.run::<neon::Neon>(),
             _ => kernel.run::<portable::Portable>(),
@@ -85,6 +116,8 @@ impl fmt::Display for SimdLevel {
             SimdLevel::Baseline => "baseline",
             SimdLevel::Avx2 => "avx2",
             SimdLevel::Avx512 => "avx512",
+            SimdLevel::Avx512Vnni => "avx512-vnni",
+            SimdLevel::Amx => "amx",
             SimdLevel::Neon => "neon",
         })
     }

@@ -23,7 +23,7 @@ use mlxcel_ir::DType;
 use crate::context::{Context, Operand};
 use crate::lanes::{Lane, indices};
 use crate::view::{Out, Shared};
-use crate::weight::Rows;
+use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
 pub(crate) use panel::Panel;
 pub(crate) use tile::k_step;
@@ -44,6 +44,9 @@ pub(crate) fn linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Res
     }
     let panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
     let bias = x.get(2).map(|b| b.view.numbers::<f32>());
+    if let Some(packed) = x[1].matrix.and_then(Matrix::packed) {
+        return packed.multiply(ctx, &panel, (0, n), &Sink::new(out, n, bias.as_deref()));
+    }
     let dense;
     let rows = match x[1].matrix {
         Some(matrix) => matrix.rows(),
@@ -80,6 +83,48 @@ fn multiply(ctx: &Context, job: &Job<'_>, out: &mut Out<'_>, finish: impl Fn(usi
         }
     }
 }
+
+/// Where runs of sums of neighbouring rows go: biased, converted, to the token's place in the result.
+pub(crate) struct Sink<'a> {
+    to: Shared<u8>,
+    dtype: DType,
+    /// Rows of the result.
+    n: usize,
+    bias: Option<&'a [f32]>,
+    /// Where tokens go, if not in order.
+    places: Option<&'a [usize]>,
+}
+
+impl<'a> Sink<'a> {
+    fn new(out: &mut Out<'_>, n: usize, bias: Option<&'a [f32]>) -> Self {
+        Sink { to: Shared(out.bytes().as_mut_ptr()), dtype: out.dtype, n, bias, places: None }
+    }
+
+    /// The sums of `token` from `row` on. Every pair of them is put by one task only.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(crate) fn put(&self, token: usize, row: usize, sums: &[f32]) {
+        assert!(row + sums.len() <= self.n, "rows beyond the result");
+        let place = self.places.map_or(token, |p| p[token]);
+        let mut numbers = [0.0; RUN];
+        let numbers = &mut numbers[..sums.len()];
+        numbers.copy_from_slice(sums);
+        if let Some(bias) = self.bias {
+            for (x, b) in numbers.iter_mut().zip(&bias[row..row + sums.len()]) {
+                *x += b;
+            }
+        }
+        let size = self.dtype.size().expect("results are plain");
+        // SAFETY: the run lies in the row of its token, within the result, and nobody else writes there.
+        let to = unsafe {
+            std::slice::from_raw_parts_mut(self.to.at((place * self.n + row) * size), sums.len() * size)
+        };
+        f32::store(self.dtype, numbers, to);
+    }
+}
+
+/// Rows that a sink takes at a time at most.
+const RUN: usize = 16;
 
 /// Writes one element of a result that tasks share.
 #[inline(always)]
@@ -126,6 +171,7 @@ pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>)
         }
     };
     let bias = x.get(3).map(|b| b.view.numbers::<f32>());
+    let packed = x[1].matrix.and_then(Matrix::packed);
     let repeated = view.broadcast(&[tokens, chosen, width]);
     let (dtype, size) = (out.dtype, out.size());
     let to = Shared(out.bytes().as_mut_ptr());
@@ -136,6 +182,12 @@ pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>)
             continue;
         }
         let panel = Panel::gathered(ctx, &repeated, &places)?;
+        if let Some(packed) = packed {
+            let bias = bias.as_ref().map(|b| &b[expert * n..(expert + 1) * n]);
+            let sink = Sink { places: Some(&places), ..Sink::new(out, n, bias) };
+            packed.multiply(ctx, &panel, (expert * n, n), &sink)?;
+            continue;
+        }
         let job = Job { panel: &panel, rows: &rows, first: expert * n, n };
         each_tile(ctx, &job, &|t, row, sum| {
             let sum = bias.as_ref().map_or(sum, |b| sum + b[expert * n + row]);

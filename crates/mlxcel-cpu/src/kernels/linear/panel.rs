@@ -16,6 +16,8 @@ pub(crate) struct Panel<'a> {
     /// Numbers from one row to the next.
     stride: usize,
     pub(crate) tokens: usize,
+    /// Whether all numbers are `bf16` ones.
+    pub(crate) is_bf16: bool,
     _copy: Option<Scratch<'a>>,
 }
 
@@ -45,6 +47,7 @@ impl<'a> Panel<'a> {
                 base: view.elements_of::<f32>().as_ptr(),
                 stride: l.strides[0],
                 tokens,
+                is_bf16: false,
                 _copy: None,
             });
         }
@@ -56,19 +59,21 @@ impl<'a> Panel<'a> {
                 (dense.view, crate::layout::Layout::contiguous(&[tokens, k]))
             }
         };
-        Self::copied(ctx, tokens, k, |t, row| {
+        let panel = Self::copied(ctx, tokens, k, |t, row| {
             f32::load(view.dtype, view.bytes(), (t * layout.strides[0], layout.strides[1]), row);
-        })
+        })?;
+        Ok(Panel { is_bf16: view.dtype == DType::BF16, ..panel })
     }
 
     /// The rows of the last axis of `view` that `places` number, in row-major order of the other axes.
     pub(crate) fn gathered(ctx: &'a Context, view: &View<'a>, places: &[usize]) -> Result<Self, EngineError> {
         let l = &view.layout;
         let (chosen, k) = (l.shape[1], l.shape[2]);
-        Self::copied(ctx, places.len(), k, |t, row| {
+        let panel = Self::copied(ctx, places.len(), k, |t, row| {
             let at = places[t] / chosen * l.strides[0] + places[t] % chosen * l.strides[1];
             f32::load(view.dtype, view.bytes(), (at, l.strides[2]), row);
-        })
+        })?;
+        Ok(Panel { is_bf16: view.dtype == DType::BF16, ..panel })
     }
 
     fn copied(
@@ -86,19 +91,19 @@ impl<'a> Panel<'a> {
             fill(t, &mut row[..k]);
             row[k..].fill(0.0);
         }
-        Ok(Panel { base, stride, tokens, _copy: Some(scratch) })
+        Ok(Panel { base, stride, tokens, is_bf16: false, _copy: Some(scratch) })
     }
 
     /// Some of the tokens.
     pub(crate) fn part(&self, tokens: std::ops::Range<usize>) -> Panel<'_> {
         assert!(tokens.end <= self.tokens, "{tokens:?} of {}", self.tokens);
         let base = self.base.wrapping_add(tokens.start * self.stride);
-        Panel { base, stride: self.stride, tokens: tokens.len(), _copy: None }
+        Panel { base, stride: self.stride, tokens: tokens.len(), is_bf16: self.is_bf16, _copy: None }
     }
 
     /// Numbers from `k` on of a row; the row has whole vectors to read.
     #[inline(always)]
-    pub(super) fn row(&self, token: usize, k: usize) -> *const f32 {
+    pub(crate) fn row(&self, token: usize, k: usize) -> *const f32 {
         debug_assert!(token < self.tokens, "token {token} of {}", self.tokens);
         self.base.wrapping_add(token * self.stride + k)
     }

@@ -1,0 +1,258 @@
+//! Products with packed weights: rows repacked once, at load, into panels of sixteen that the widest instructions of
+//! the machine read in one stream.
+//!
+//! Algorithm: there are two. Codes of quantised weights are multiplied as whole numbers with activations of 24 bits, or
+//! 16 if they are `bf16` numbers, which is exact inside a group (`vnni`). `bf16` weights are multiplied in tiles (`tiles`), with `f32` activations in
+//! two halves; quantised weights too, decoded to `bf16`, if activations are `bf16` numbers and come by the dozen.
+//! Layout: see `pack`.
+//!
+//! Batch invariance: `f32` activations give one order of additions for any number of tokens and rows. So do `bf16`
+//! ones with `bf16` weights; with quantised weights there is one for fewer than [`DOZENS`] tokens and one for more.
+//!
+//! Checked against products of the decoded weights in `f64`.
+#![allow(unsafe_code)]
+
+mod activations;
+mod codes;
+mod format;
+mod pack;
+mod tiles;
+mod vnni;
+
+use std::ops::Range;
+
+use mlxcel_engine::EngineError;
+use mlxcel_ir::DType;
+
+use self::activations::Activations;
+use self::codes::Factors;
+use self::format::{BLOCK, Format, ROWS};
+use self::pack::Loose;
+use self::tiles::{Halves, Registers, STEP, STRETCH, Tokens};
+use self::vnni::Product;
+use super::linear::{Panel, Sink};
+use crate::context::Context;
+use crate::memory::Buffer;
+use crate::simd::SimdLevel;
+use crate::view::Shared;
+use crate::weight::Rows;
+
+/// Bytes of weights that make a task worth a thread.
+const TASK_MIN: usize = 16 * 1024;
+/// Tokens from which on decoding weights to tiles pays.
+const DOZENS: usize = 24;
+
+/// A weight in panels.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    numbers: Numbers,
+    cols: usize,
+    panels: usize,
+    panel_bytes: usize,
+    data: Buffer,
+}
+
+/// What panels hold.
+#[derive(Clone, Copy, Debug)]
+enum Numbers {
+    Codes(Format),
+    /// `bf16` in tiles: `[pairs of elements][rows][2]`, padded with zeros to whole steps.
+    Halves,
+}
+
+impl Numbers {
+    fn of(level: SimdLevel, dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::BF16 => level.has_tiles().then_some(Numbers::Halves),
+            _ => Format::of(dtype).filter(|_| level.has_byte_products()).map(Numbers::Codes),
+        }
+    }
+
+    fn panel_bytes(&self, cols: usize) -> usize {
+        match self {
+            Numbers::Codes(format) => format.panel_bytes(cols),
+            Numbers::Halves => cols.next_multiple_of(STEP) * ROWS * 2,
+        }
+    }
+}
+
+impl Packed {
+    /// Whether weights of this type are packed at this level.
+    pub(crate) fn suits(level: SimdLevel, dtype: DType) -> bool {
+        Numbers::of(level, dtype).is_some()
+    }
+
+    /// Packs `n` rows. The type must suit the level.
+    pub(crate) fn new(ctx: &Context, rows: &Rows<'_>, n: usize) -> Result<Self, EngineError> {
+        let numbers = Numbers::of(ctx.level, rows.dtype).expect("only types that suit are packed");
+        let (cols, panels) = (rows.cols, n.div_ceil(ROWS));
+        let panel_bytes = numbers.panel_bytes(cols);
+        let data = Buffer::zeroed(panels * panel_bytes, "packed weights")?;
+        let to = Shared(data.ptr());
+        ctx.threads.each(panels, |panel| {
+            // SAFETY: every panel lies in the buffer, and one task writes it.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.at(panel * panel_bytes), panel_bytes) };
+            let range = panel * ROWS..((panel + 1) * ROWS).min(n);
+            match &numbers {
+                Numbers::Codes(format) => pack_codes(format, rows, range, to),
+                Numbers::Halves => pack_halves(rows, range, to),
+            }
+        });
+        Ok(Packed { numbers, cols, panels, panel_bytes, data })
+    }
+
+    /// Fills the sink with the products of all tokens and `n` rows from `first` on, a multiple of the rows of a panel.
+    pub(crate) fn multiply(
+        &self,
+        ctx: &Context,
+        panel: &Panel<'_>,
+        (first, n): (usize, usize),
+        sink: &Sink<'_>,
+    ) -> Result<(), EngineError> {
+        let panels = first / ROWS..first / ROWS + n.div_ceil(ROWS);
+        assert!(first.is_multiple_of(ROWS) && panels.end <= self.panels, "rows of the weight");
+        let job = Job { packed: self, ctx, x: panel, panels, n, sink };
+        match &self.numbers {
+            Numbers::Halves => job.in_tiles(if panel.is_bf16 { Halves::One } else { Halves::Two }),
+            Numbers::Codes(format) => {
+                let dozens = panel.is_bf16 && panel.tokens >= DOZENS && ctx.level.has_tiles();
+                if dozens && self.cols.is_multiple_of(STEP) {
+                    job.in_tiles(Halves::One)
+                } else {
+                    job.in_bytes(format)
+                }
+            }
+        }
+    }
+
+    fn panel(&self, panel: usize) -> *const u8 {
+        self.data.ptr().wrapping_add(panel * self.panel_bytes).cast_const()
+    }
+}
+
+/// One product.
+struct Job<'a> {
+    packed: &'a Packed,
+    ctx: &'a Context,
+    x: &'a Panel<'a>,
+    panels: Range<usize>,
+    n: usize,
+    sink: &'a Sink<'a>,
+}
+
+impl Job<'_> {
+    /// Calls `work` with runs of panels, of a multiple of `unit`, counted from the first of the job.
+    fn spread(&self, unit: usize, work: impl Fn(Range<usize>) + Sync) {
+        let count = self.panels.len();
+        let worth = self.packed.panel_bytes.max(1) * self.x.tokens.div_ceil(vnni::TOKENS);
+        let per_task = count.div_ceil(4 * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth));
+        let per_task = per_task.next_multiple_of(unit);
+        self.ctx.threads.each(count.div_ceil(per_task), |task| {
+            work(task * per_task..((task + 1) * per_task).min(count));
+        });
+    }
+
+    fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
+        self.sink.put(token, panel * ROWS, &sums[..ROWS.min(self.n - panel * ROWS)]);
+    }
+
+    fn in_bytes(&self, format: &Format) -> Result<(), EngineError> {
+        let (cols, tokens) = (self.packed.cols, self.x.tokens);
+        let row = |t: usize| self.x.row(t, 0);
+        let bytes = if self.x.is_bf16 { 2 } else { 3 };
+        // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
+        let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
+        self.spread(1, |panels| {
+            let mut factors = Factors::new();
+            for p in panels {
+                let panel = self.packed.panel(self.panels.start + p);
+                for t in (0..tokens).step_by(vnni::TOKENS) {
+                    let count = vnni::TOKENS.min(tokens - t);
+                    // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
+                    let sums =
+                        unsafe { Product { format, panel, cols, x: &x, first: t }.run(count, &mut factors) };
+                    for (i, sums) in sums.iter().enumerate().take(count) {
+                        self.put(t + i, p, sums);
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn in_tiles(&self, halves: Halves) -> Result<(), EngineError> {
+        let (cols, tokens) = (self.packed.cols, self.x.tokens);
+        let row = |t: usize| self.x.row(t, 0);
+        // SAFETY: the level has the features; rows of a panel have all columns.
+        let x = unsafe { Tokens::new(self.ctx, [tokens, cols], halves, row) }?;
+        self.spread(2, |panels| {
+            // SAFETY: the level has tiles, which includes the permission.
+            let registers = unsafe { Registers::configure() };
+            let mut sums = vec![0.0; tiles::sums_len(x.tiles)];
+            let mut decoded = vec![0; self.decoded_len()];
+            for p in panels.clone().step_by(2) {
+                let pair = [p, (p + 1).min(panels.end - 1)];
+                for start in (0..x.depth).step_by(STRETCH) {
+                    let len = STRETCH.min(x.depth - start);
+                    let rows = self.rows(pair, (start, len), &mut decoded);
+                    // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
+                    unsafe { tiles::multiply(&registers, &x, rows, (start, len), sums.as_mut_ptr()) };
+                }
+                for (i, p) in (p..panels.end.min(p + 2)).enumerate() {
+                    for t in 0..tokens {
+                        self.put(t, p, &tiles::sums(&sums, halves, i, t));
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Numbers that [`Job::rows`] decodes at a time.
+    fn decoded_len(&self) -> usize {
+        match self.packed.numbers {
+            Numbers::Codes(_) => 2 * STRETCH * ROWS,
+            Numbers::Halves => 0,
+        }
+    }
+
+    /// Where a stretch of two panels lies in tiles.
+    fn rows(&self, pair: [usize; 2], (start, len): (usize, usize), decoded: &mut [u16]) -> [*const u16; 2] {
+        let panel = |p: usize| self.packed.panel(self.panels.start + p);
+        match &self.packed.numbers {
+            Numbers::Halves => pair.map(|p| panel(p).wrapping_add(start * ROWS * 2).cast()),
+            Numbers::Codes(format) => {
+                let base = decoded.as_mut_ptr();
+                for (i, p) in pair.into_iter().enumerate() {
+                    let from = panel(p).wrapping_add(start / BLOCK * format.block_bytes(BLOCK));
+                    // SAFETY: stretches are whole blocks; there is room for two of them.
+                    unsafe { codes::decode(format, from, len, base.add(i * STRETCH * ROWS)) };
+                }
+                [base, base.wrapping_add(STRETCH * ROWS)].map(|p| p.cast_const())
+            }
+        }
+    }
+}
+
+fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mut [u8]) {
+    let mut loose: [Loose; ROWS] = std::array::from_fn(|_| Loose::new());
+    for start in (0..rows.cols).step_by(BLOCK) {
+        let len = BLOCK.min(rows.cols - start);
+        for (row, loose) in range.clone().zip(&mut loose) {
+            loose.read(rows.dtype, rows.parts(row), start, len);
+        }
+        let (block, rest) = to.split_at_mut(format.block_bytes(len));
+        pack::write(format, &loose, len, block);
+        to = rest;
+    }
+}
+
+fn pack_halves(rows: &Rows<'_>, range: Range<usize>, to: &mut [u8]) {
+    for (r, row) in range.enumerate() {
+        let (numbers, _) = rows.parts(row)[0].as_chunks::<2>();
+        for (i, number) in numbers.iter().enumerate() {
+            let at = (i / 2 * ROWS + r) * 4 + i % 2 * 2;
+            to[at..at + 2].copy_from_slice(number);
+        }
+    }
+}

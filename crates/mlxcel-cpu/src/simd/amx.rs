@@ -1,0 +1,44 @@
+//! Whether a process may use AMX: the processor must have it, the system must keep its state, and the process must
+//! have asked for room to keep it in.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::{__cpuid_count, _xgetbv};
+use std::sync::LazyLock;
+
+/// Tiles with `bf16` and byte products; asks the system once.
+pub(super) fn permitted() -> bool {
+    static PERMITTED: LazyLock<bool> = LazyLock::new(|| is_present() && ask());
+    *PERMITTED
+}
+
+/// The processor's word, and the system's that it keeps the configuration and the tiles.
+fn is_present() -> bool {
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    const STATES: u64 = 3 << 17;
+    let wanted = BF16 | TILE | INT8;
+    let features = __cpuid_count(7, 0).edx;
+    // SAFETY: levels above AVX2 are only asked about where AVX is, which needs the register to be readable.
+    features & wanted == wanted && unsafe { xcr0() } & STATES == STATES
+}
+
+#[target_feature(enable = "xsave")]
+fn xcr0() -> u64 {
+    // SAFETY: register 0 exists wherever the instruction does.
+    unsafe { _xgetbv(0) }
+}
+
+/// Linux keeps tiles only for processes that ask.
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and changes what the process may use, nothing else.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
