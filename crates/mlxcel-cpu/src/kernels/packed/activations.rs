@@ -14,9 +14,9 @@ use super::format::BLOCK;
 use crate::context::Context;
 use crate::memory::Scratch;
 
-/// The largest whole number whose bytes are all signed.
+/// The largest whole number that is used: its bytes are signed, with room for what rounding adds.
 fn largest(bytes: usize) -> f32 {
-    (0..bytes).fold(0, |number, _| number * 256 + 127) as f32
+    (127 << (8 * (bytes - 1))) as f32
 }
 
 /// Rows of whole numbers, with the sums of their groups and the scales of their blocks.
