@@ -187,10 +187,10 @@ unsafe fn store<const BYTES: usize>(to: *mut i8, mut q: __m512i) {
         // What is left is a multiple of 256, since the byte was signed.
         q = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
     }
-    for i in 0..4 {
-        for byte in 0..BYTES {
+    for (byte, fours) in fours.iter().enumerate() {
+        for (i, four) in fours.iter().enumerate() {
             // SAFETY: as the caller promises.
-            unsafe { to.cast::<i32>().add(i * BYTES + byte).write_unaligned(fours[byte][i]) };
+            unsafe { to.cast::<i32>().add(i * BYTES + byte).write_unaligned(*four) };
         }
     }
 }
