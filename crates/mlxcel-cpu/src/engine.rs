@@ -29,7 +29,7 @@ pub struct CpuOptions {
 /// Runs graphs on the processor.
 #[derive(Debug)]
 pub struct CpuEngine {
-    ctx: Arc<Context>,
+    pub(crate) ctx: Arc<Context>,
     device: String,
 }
 

@@ -1,6 +1,7 @@
 //! The CPU engine: graphs compiled to plans over threaded SIMD kernels that read weights as they lie in the
 //! checkpoint. It knows the seam and the graph; it knows no model, no scheduler and no other engine.
 
+mod calibrate;
 mod context;
 mod engine;
 mod folding;
@@ -22,6 +23,7 @@ mod weight;
 use mlxcel_engine::EngineError;
 use mlxcel_ir::{Op, Type};
 
+pub use calibrate::Calibration;
 pub use engine::{CpuEngine, CpuOptions};
 pub use simd::SimdLevel;
 

@@ -86,7 +86,8 @@ pub enum Command {
     ///
     /// pp is processing a prompt, tg making tokens one after the other, @ d what is already in the cache and x the
     /// sequences side by side; tok/s counts the tokens of all of them: mean ± standard deviation, and the median. GB/s
-    /// are the weights and the cache that the steps read, GFLOP/s the arithmetic of the graph, both of the median.
+    /// are the weights and the cache that the steps read, GFLOP/s the arithmetic of the graph, both of the
+    /// median; in brackets what part that is of what `mlxcel devices --calibrate` measured.
     Bench(Box<Bench>),
     /// List engines and the devices they run on.
     Devices(Devices),

@@ -74,18 +74,19 @@ fn named(precision: Precision) -> Option<DType> {
     }
 }
 
-pub fn list() -> Result<Vec<Listed>> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let listed = |engine: &dyn Engine, simd: String, cores| {
+/// Every engine; the processor's with so many threads, if they are told.
+pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
+    let listed = |engine: &dyn Engine, simd: String| {
         let caps = engine.caps();
-        Listed { engine: caps.name, device: DEVICES[0], description: caps.device, simd, cores }
+        Listed { engine: caps.name, device: DEVICES[0], description: caps.device, simd, cores: caps.threads }
     };
     Ok(vec![
-        listed(&cpu(None)?, SimdLevel::best().to_string(), cores),
-        listed(&ReferenceEngine, "none".to_string(), 1),
+        listed(&cpu(threads)?, SimdLevel::best().to_string()),
+        listed(&ReferenceEngine, "none".to_string()),
     ])
 }
 
-fn cpu(threads: Option<usize>) -> Result<CpuEngine> {
+/// The engine that runs on the processor; as many threads as it has cores, unless told otherwise.
+pub fn cpu(threads: Option<usize>) -> Result<CpuEngine> {
     Ok(CpuEngine::new(CpuOptions { threads, level: None })?)
 }

@@ -3,6 +3,7 @@
 
 mod answer;
 mod bench;
+mod calibration;
 mod capacity;
 mod cli;
 mod colour;

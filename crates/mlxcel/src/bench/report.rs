@@ -7,6 +7,7 @@ use super::Bench;
 use super::case::{Case, Kind};
 use super::speed::Speed;
 use super::work::Work;
+use crate::calibration::{self, Calibration};
 use crate::engines;
 use crate::report::in_words;
 use crate::session::Loaded;
@@ -56,6 +57,9 @@ pub struct Measured {
     /// Weights and cache, in the run in the middle; `None` where the graph does not know its cost.
     pub gigabytes_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
+    /// What part of the calibrated speeds that is: 1 is all.
+    pub read_share: Option<f64>,
+    pub peak_share: Option<f64>,
 }
 
 impl Measured {
@@ -78,12 +82,23 @@ impl Measured {
             tok_per_s_samples: speed.samples,
             gigabytes_per_s: giga(|work| work.bytes),
             gflop_per_s: giga(|work| work.flops),
+            read_share: None,
+            peak_share: None,
         }
+    }
+
+    /// Compares with what the machine can do at most.
+    pub fn judge(&mut self, calibration: &Calibration) {
+        self.read_share = self.gigabytes_per_s.map(|rate| rate / calibration.read_gigabytes_per_s);
+        self.peak_share = self.gflop_per_s.map(|rate| rate / calibration.peak_gflop_per_s());
     }
 }
 
 impl<'a> Report<'a> {
-    pub fn new(options: &'a Bench, loaded: &Loaded, caps: &'a Caps, tests: Vec<Measured>) -> Self {
+    pub fn new(options: &'a Bench, loaded: &Loaded, caps: &'a Caps, mut tests: Vec<Measured>) -> Self {
+        if let Some(calibration) = calibration::of(&caps.device) {
+            tests.iter_mut().for_each(|test| test.judge(&calibration));
+        }
         let checkpoint = &loaded.checkpoint;
         let types = engines::types(options.model.types, checkpoint);
         let (mut parameters, mut size_bytes) = (0, 0);
@@ -116,7 +131,10 @@ impl<'a> Report<'a> {
     }
 
     fn cells(&self, test: &Measured) -> [String; COLUMNS.len()] {
-        let number = |n: Option<f64>| n.map_or("-".to_string(), |n| format!("{n:.1}"));
+        let rate = |rate: Option<f64>, share: Option<f64>| {
+            let share = share.map_or(String::new(), |s| format!(" ({:.0} %)", s * 100.0));
+            rate.map_or("-".to_string(), |n| format!("{n:.1}{share}"))
+        };
         [
             // A bar in a path would begin another cell.
             self.model.replace('|', "\\|"),
@@ -129,8 +147,8 @@ impl<'a> Report<'a> {
             test.test.clone(),
             format!("{:.2} ± {:.2}", test.tok_per_s, test.tok_per_s_deviation),
             format!("{:.2}", test.tok_per_s_median),
-            number(test.gigabytes_per_s),
-            number(test.gflop_per_s),
+            rate(test.gigabytes_per_s, test.read_share),
+            rate(test.gflop_per_s, test.peak_share),
         ]
     }
 
@@ -139,7 +157,8 @@ impl<'a> Report<'a> {
         let names = [
             "model,size_bytes,parameters,engine,device,threads,dtype,kv_dtype",
             "test,prompt_tokens,new_tokens,depth,sequences,repetitions",
-            "tok_per_s,tok_per_s_deviation,tok_per_s_median,gigabytes_per_s,gflop_per_s",
+            "tok_per_s,tok_per_s_deviation,tok_per_s_median",
+            "gigabytes_per_s,gflop_per_s,read_share,peak_share",
         ];
         let head = [
             quoted(self.model),
@@ -172,6 +191,8 @@ impl Measured {
             self.tok_per_s_median.to_string(),
             number(self.gigabytes_per_s),
             number(self.gflop_per_s),
+            number(self.read_share),
+            number(self.peak_share),
         ]
         .join(",")
     }

@@ -3,7 +3,7 @@
 use mlxcel_weights::Checkpoint;
 use serde_json::Value;
 
-use crate::support::{fixture, fixture_argument, run};
+use crate::support::{finished, fixture, fixture_argument, mlxcel, run};
 
 const LLAMA: &str = "golden/llama/f32";
 
@@ -14,7 +14,10 @@ const SMALL: [&str; 10] = ["-p", "40", "-n", "2", "-d", "0,20", "-b", "1,3", "-r
 const TESTS: [&str; 6] = ["pp40", "tg2", "tg2 x3", "pp40 @ d20", "tg2 @ d20", "tg2 x3 @ d20"];
 
 fn bench(model: &str, arguments: &[&str]) -> String {
-    let done = run(&[&["bench", "-m", &fixture_argument(model)], arguments].concat());
+    // Without what this machine may have been calibrated to.
+    let nothing = tempfile::tempdir().expect("a temporary folder");
+    let mut command = mlxcel(&[&["bench", "-m", &fixture_argument(model)], arguments].concat());
+    let done = finished(command.env("MLXCEL_CACHE", nothing.path()).output().expect("the binary runs"));
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{arguments:?}");
     done.stdout
 }
@@ -114,6 +117,34 @@ fn a_step_reads_the_weights_once_and_the_cache_of_every_sequence() {
         let (moved, wanted) = (bytes_of_a_step(test), wanted(sequences, tokens));
         assert!((moved - wanted).abs() < 1e-6 * wanted, "{test}: {moved} and not {wanted}");
     }
+}
+
+#[test]
+fn rates_are_compared_with_what_the_machine_was_calibrated_to() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = |arguments: &[&str]| {
+        let mut command = mlxcel(arguments);
+        let done = finished(command.env("MLXCEL_CACHE", folder.path()).output().expect("the binary runs"));
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        done.stdout
+    };
+    let model = fixture_argument(LLAMA);
+    let bench = ["bench", "-m", &model, "-p", "8", "-n", "0", "-r", "1", "--threads", "1"];
+    let json = |arguments: &[&str]| -> Value { serde_json::from_str(&run(arguments)).expect("JSON") };
+    assert!(json(&[&bench[..], &["-o", "json"]].concat())["tests"][0]["read_share"].is_null());
+    let devices = json(&["devices", "--calibrate", "--threads", "1", "--json"]);
+    let known = &devices["devices"][0]["calibration"];
+    assert_eq!(known["threads"], 1);
+    assert!(devices["devices"][1]["calibration"].is_null(), "only the processor's engine is measured");
+    let test = &json(&[&bench[..], &["-o", "json"]].concat())["tests"][0];
+    let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of}"));
+    let share = number(test, "gigabytes_per_s") / number(known, "read_gigabytes_per_s");
+    assert!((number(test, "read_share") - share).abs() < 1e-9, "{test}");
+    let peak = number(known, "f32_gflop_per_s").max(known["bf16_gflop_per_s"].as_f64().unwrap_or(0.0));
+    assert!((number(test, "peak_share") - number(test, "gflop_per_s") / peak).abs() < 1e-9, "{test}");
+    assert!(run(&bench).contains(" %)"));
+    let two = json(&["bench", "-m", &model, "-p", "8", "-n", "0", "-r", "1", "--threads", "2", "-o", "json"]);
+    assert!(two["tests"][0]["read_share"].is_null(), "other threads are another device");
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! What this machine can do at most, measured: how fast all threads together read memory, and how much arithmetic
+//! their instructions do when nothing is read at all. A witness for benchmarks; nothing else in the engine uses it.
+//!
+//! Every loop runs several times and the best run counts, since whatever disturbs a run only makes it slower.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use mlxcel_engine::EngineError;
+
+use crate::engine::CpuEngine;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::SimdLevel;
+use crate::simd::{Kernel, Simd};
+
+/// Passes over the memory, and runs of each loop of arithmetic.
+const RUNS: usize = 8;
+/// Bytes that a thread reads before it takes another part.
+const PART: usize = 1 << 20;
+
+/// What all threads of an engine do together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calibration {
+    pub read_bytes_per_s: f64,
+    /// Fused multiplications and additions of `f32` vectors, each two operations.
+    pub f32_flop_per_s: f64,
+    /// The same in tiles of `bf16` numbers, at the level that has them.
+    pub bf16_flop_per_s: Option<f64>,
+}
+
+impl CpuEngine {
+    /// Measures for some seconds. `bytes` of memory are read: many times what the processor's caches hold.
+    pub fn calibrate(&self, bytes: usize) -> Result<Calibration, EngineError> {
+        Ok(Calibration {
+            read_bytes_per_s: self.reading(bytes)?,
+            f32_flop_per_s: self.arithmetic(Sums::FLOPS, || {
+                black_box(self.ctx.level.dispatch(Sums { factor: black_box(0.999) }));
+            }),
+            bf16_flop_per_s: self.tiles(),
+        })
+    }
+
+    fn reading(&self, bytes: usize) -> Result<f64, EngineError> {
+        let count = (bytes / size_of::<f32>()).max(PART / size_of::<f32>());
+        let mut memory: Vec<f32> = Vec::new();
+        memory
+            .try_reserve_exact(count)
+            .map_err(|_| EngineError::OutOfMemory { what: "calibration".to_string(), bytes })?;
+        // Memory that was never written to is one page of zeros, however much of it there is.
+        memory.resize(count, 1.0);
+        let parts: Vec<&[f32]> = memory.chunks(PART / size_of::<f32>()).collect();
+        let seconds = best(|| {
+            self.ctx.threads.each(parts.len(), |i| {
+                black_box(self.ctx.level.dispatch(Read { numbers: parts[i] }));
+            });
+        });
+        Ok((count * size_of::<f32>()) as f64 / seconds)
+    }
+
+    /// Operations in a second when every thread runs the loop, which has so many.
+    fn arithmetic(&self, flops: usize, run: impl Fn() + Sync) -> f64 {
+        let threads = self.ctx.threads.count();
+        let seconds = best(|| self.ctx.threads.each(threads, |_| run()));
+        (threads * flops) as f64 / seconds
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn tiles(&self) -> Option<f64> {
+        // SAFETY: an engine has this level only where the machine and the system permit it.
+        (self.ctx.level == SimdLevel::Amx).then(|| self.arithmetic(tiles::FLOPS, || unsafe { tiles::run() }))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn tiles(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Seconds of the fastest of several runs.
+fn best(run: impl Fn()) -> f64 {
+    let seconds = (0..RUNS).map(|_| {
+        let started = Instant::now();
+        run();
+        started.elapsed().as_secs_f64()
+    });
+    seconds.fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE)
+}
+
+/// Reads all numbers and adds them, in as many sums as hide the latency of an addition.
+struct Read<'a> {
+    numbers: &'a [f32],
+}
+
+impl Kernel for Read<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        const SUMS: usize = 8;
+        let mut sums = [S::splat(0.0); SUMS];
+        for run in self.numbers.chunks_exact(SUMS * S::LANES) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the run has a vector for each sum.
+                *sum = S::add(*sum, unsafe { S::load(run.as_ptr().add(i * S::LANES)) });
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = sums;
+        let pairs = [S::add(a, b), S::add(c, d), S::add(e, f), S::add(g, h)];
+        S::sums(pairs).iter().sum()
+    }
+}
+
+/// Multiplies and adds in registers only. The numbers approach 1 and stay ordinary.
+struct Sums {
+    factor: f32,
+}
+
+impl Sums {
+    /// Twelve fit the sixteen registers of AVX2 and hide the latency of two units.
+    const COUNT: usize = 12;
+    const STEPS: usize = 1 << 20;
+    /// Of a vector of the widest level; narrower ones take more steps.
+    const LANES: usize = 16;
+    const FLOPS: usize = 2 * Self::COUNT * Self::LANES * Self::STEPS;
+}
+
+impl Kernel for Sums {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        let (factor, rest) = (S::splat(self.factor), S::splat(1.0 - self.factor));
+        let mut sums: [S::F; Self::COUNT] = std::array::from_fn(|i| S::splat(i as f32));
+        for _ in 0..Self::STEPS * Self::LANES / S::LANES {
+            for sum in &mut sums {
+                *sum = S::fma(*sum, factor, rest);
+            }
+        }
+        let four = |at: usize| S::sums([sums[at], sums[at + 1], sums[at + 2], sums[at + 3]]);
+        [four(0), four(4), four(8)].iter().flatten().sum()
+    }
+}
+
+/// Products of tiles that stay in their registers.
+#[cfg(target_arch = "x86_64")]
+mod tiles {
+    use std::arch::asm;
+
+    const STEPS: usize = 1 << 15;
+    /// Four products in a step, each of sixteen rows and columns of 32 numbers.
+    pub(super) const FLOPS: usize = STEPS * 4 * 2 * 16 * 16 * 32;
+
+    #[repr(C, align(64))]
+    struct Bytes([u8; 64]);
+
+    /// Palette 1; all eight tiles have sixteen rows of 64 bytes.
+    const CONFIGURATION: Bytes = {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        let mut tile = 0;
+        while tile < 8 {
+            bytes[16 + 2 * tile] = 64;
+            bytes[48 + tile] = 16;
+            tile += 1;
+        }
+        Bytes(bytes)
+    };
+
+    /// # Safety
+    /// The machine must have AMX with `bf16`, and the process the permission to use it.
+    pub(super) unsafe fn run() {
+        // SAFETY: the features are promised; tiles are configured, cleared, used and released within the block.
+        unsafe {
+            asm!(
+                "ldtilecfg [{configuration}]",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "tilezero tmm4",
+                "tilezero tmm5",
+                "tilezero tmm6",
+                "tilezero tmm7",
+                "2:",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {steps}",
+                "jnz 2b",
+                "tilerelease",
+                configuration = in(reg) &CONFIGURATION,
+                steps = inout(reg) STEPS => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CpuEngine, CpuOptions, SimdLevel};
+
+    #[test]
+    fn every_level_measures_what_it_has() {
+        for level in SimdLevel::available() {
+            let engine = CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level) }).unwrap();
+            let measured = engine.calibrate(1 << 22).unwrap();
+            let is_speed = |speed: f64| speed.is_finite() && speed > 0.0;
+            assert!(is_speed(measured.read_bytes_per_s) && is_speed(measured.f32_flop_per_s), "{measured:?}");
+            let has_tiles = level.to_string() == "amx";
+            assert_eq!(measured.bf16_flop_per_s.is_some_and(is_speed), has_tiles, "{level}: {measured:?}");
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_refused() {
+        let engine = CpuEngine::new(CpuOptions { threads: Some(1), level: None }).unwrap();
+        assert!(engine.calibrate(usize::MAX).is_err());
+    }
+}
