@@ -126,6 +126,25 @@ fn every_packed_format_multiplies_as_its_decoded_numbers() {
 }
 
 #[test]
+fn what_is_not_finite_spoils_its_own_row_and_no_other() {
+    let mut r = Random(57);
+    let w = packed(&mut r, QuantFormat::Gguf(GgufFormat::Q4K), 16, 512);
+    for odd in [f64::NAN, f64::INFINITY] {
+        let mut x = r.tensor(DType::F32, &[3, 512]).to_f64();
+        x[512 + 300] = odd;
+        x[1024..].fill(0.0);
+        let case = linear_case(&w, HostTensor::from_f64(DType::F32, &[3, 512], &x), None);
+        for engine in engines() {
+            let found = case.run(&engine)[0].to_f64();
+            let what = format!("{odd} on {}", engine.caps().device);
+            assert!(found[..16].iter().all(|y| y.is_finite()), "{what}");
+            assert!(found[16..32].iter().all(|y| !y.is_finite()), "{what}");
+            assert!(found[32..].iter().all(|y| *y == 0.0), "{what}");
+        }
+    }
+}
+
+#[test]
 fn plain_weights_of_any_width_multiply_as_the_reference_does() {
     let mut r = Random(52);
     let types = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2, DType::F64];
