@@ -27,6 +27,9 @@ pub(super) struct Product<'a> {
     pub(super) first: usize,
 }
 
+/// How far ahead of its use a panel is asked for, in bytes: the processor's own guess comes too late for one token.
+const AHEAD: usize = 4096;
+
 /// Tokens of one product at most.
 pub(super) const TOKENS: usize = 4;
 
@@ -95,6 +98,9 @@ impl Product<'_> {
                     let mut dots = [[_mm512_setzero_si512(); BYTES]; T];
                     for u in 0..units {
                         let codes = unit.load(at);
+                        for line in 0..bytes.div_ceil(64) {
+                            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + line * 64).cast());
+                        }
                         at = at.add(bytes);
                         for t in 0..T {
                             let limbs = x.limbs(token[t], start + g * format.group + u * UNIT).cast::<i32>();
