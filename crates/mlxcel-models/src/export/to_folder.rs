@@ -109,7 +109,11 @@ fn complete(config: &mut Map<String, Value>, row: &Row) -> Option<Value> {
         _ => {}
     }
     let number = config.remove("pooling_type")?;
-    let mode = if number == json!(2) { "pooling_mode_cls_token" } else { "pooling_mode_mean_tokens" };
+    let mode = match number.as_u64() {
+        Some(2) => "pooling_mode_cls_token",
+        Some(3) => "pooling_mode_lasttoken",
+        _ => "pooling_mode_mean_tokens",
+    };
     Some(json!({ "word_embedding_dimension": config.get("hidden_size"), mode: true }))
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufWriter, Write as _};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use mlxcel_ir::DType;
 use mlxcel_models::export::{self, Origin, Recipe};
 use mlxcel_weights::write::{NewTensor, write_gguf};
@@ -19,6 +19,7 @@ pub fn convert(options: &Convert, source: &Source) -> Result<Written> {
     {
         return requantise(options, source);
     }
+    check_pooling(source)?;
     let export = export::to_gguf(source.model())?;
     let mut notes = export.notes;
     let tensors = typed(options, source, &export.tensors, &mut notes)?;
@@ -29,6 +30,24 @@ pub fn convert(options: &Convert, source: &Source) -> Result<Written> {
     metadata.extend(vocabulary);
     notes.extend(note);
     write(options, &metadata, tensors, notes)
+}
+
+/// An encoder's file says that it takes the mean of a text's tokens; a folder that says otherwise would lose it.
+fn check_pooling(source: &Source) -> Result<()> {
+    let settings = source.path().join("1_Pooling/config.json");
+    if source.model().family != "bert" || !settings.is_file() {
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(&settings)?;
+    let settings: serde_json::Value = serde_json::from_str(&text)?;
+    let is_mean = settings["pooling_mode_mean_tokens"] == true || settings["pooling_mode"] == "mean";
+    ensure!(
+        is_mean,
+        "{} asks for another pooling than the mean, which is all that is written to a GGUF file of an encoder; convert it \
+         to a folder instead",
+        source.path().join("1_Pooling/config.json").display()
+    );
+    Ok(())
 }
 
 /// A GGUF file in other types: metadata and names stay as they are.

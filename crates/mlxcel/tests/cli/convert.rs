@@ -321,3 +321,19 @@ fn a_gguf_file_becomes_a_folder_that_gives_the_tokens_of_transformers() {
     let stderr = refused(&["-m", &fixture_argument("gguf/llama-llama3.gguf"), "-o", text(&folder)]);
     assert!(stderr.contains("rope_freqs.weight"), "{stderr}");
 }
+
+#[test]
+fn a_pooling_that_a_gguf_file_would_lose_is_refused() {
+    let folder = TempDir::new().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("golden/bert/f32").join(name), folder.path().join(name)).unwrap();
+    }
+    std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    let settings = folder.path().join("1_Pooling/config.json");
+    std::fs::write(&settings, r#"{ "pooling_mode_cls_token": true }"#).unwrap();
+    let (from, to) = (folder.path().to_str().unwrap(), folder.path().join("x.gguf"));
+    let done = run(&["convert", "-m", from, "-o", to.to_str().unwrap()]);
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(done.stderr.contains("another pooling than the mean"), "{}", done.stderr);
+    assert!(!to.exists());
+}
