@@ -10,7 +10,7 @@ use mlxcel_weights::{GgufValue, Kind};
 
 use super::kind::{self, GgufTensor};
 use super::output::{FileOutput, Progress};
-use super::source::Source;
+use super::source::{Source, read_json};
 use super::{Convert, Written, vocabulary};
 
 pub fn convert(options: &Convert, source: &Source) -> Result<Written> {
@@ -34,18 +34,17 @@ pub fn convert(options: &Convert, source: &Source) -> Result<Written> {
 
 /// An encoder's file says that it takes the mean of a text's tokens; a folder that says otherwise would lose it.
 fn check_pooling(source: &Source) -> Result<()> {
-    let settings = source.path().join("1_Pooling/config.json");
-    if source.model().family != "bert" || !settings.is_file() {
+    let path = source.path().join("1_Pooling/config.json");
+    if source.model().family != "bert" || !path.is_file() {
         return Ok(());
     }
-    let text = std::fs::read_to_string(&settings)?;
-    let settings: serde_json::Value = serde_json::from_str(&text)?;
+    let settings = read_json(&path)?;
     let is_mean = settings["pooling_mode_mean_tokens"] == true || settings["pooling_mode"] == "mean";
     ensure!(
         is_mean,
         "{} asks for another pooling than the mean, which is all that is written to a GGUF file of an encoder; convert it \
          to a folder instead",
-        source.path().join("1_Pooling/config.json").display()
+        path.display()
     );
     Ok(())
 }

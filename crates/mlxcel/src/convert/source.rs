@@ -36,14 +36,7 @@ impl Source {
     }
 
     fn imagined(path: &Path, options: &Convert) -> Result<Source> {
-        let unreadable = || format!("the configuration {} cannot be read", path.display());
-        let size = std::fs::metadata(path).with_context(unreadable)?.len();
-        if size > CONFIG_LIMIT {
-            bail!("{} has {size} bytes, which is too much for a configuration", path.display());
-        }
-        let text = std::fs::read(path).with_context(unreadable)?;
-        let config: Value =
-            serde_json::from_slice(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
+        let config = read_json(path)?;
         let model = export::imagine(&config).map_err(|error| explain(path, error))?;
         let tokenizer = match &options.tokenizer {
             Some(name) => Some(Checkpoint::open(mlxcel_hub::resolve(name)?)?),
@@ -83,4 +76,15 @@ impl Source {
             }
         })
     }
+}
+
+/// A file of settings, if it is no longer than such a file is.
+pub fn read_json(path: &Path) -> Result<Value> {
+    let unreadable = || format!("the configuration {} cannot be read", path.display());
+    let size = std::fs::metadata(path).with_context(unreadable)?.len();
+    if size > CONFIG_LIMIT {
+        bail!("{} has {size} bytes, which is too much for a configuration", path.display());
+    }
+    let text = std::fs::read(path).with_context(unreadable)?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is not valid JSON", path.display()))
 }
