@@ -115,4 +115,19 @@ pub enum Error {
 
     #[error("the messages use so many rare characters that their text cannot be marked as plain")]
     NoSpareCharacters,
+
+    #[error("the {kind} has {found} {measure}; at most {limit} are allowed")]
+    GrammarTooLarge { kind: &'static str, measure: &'static str, found: usize, limit: usize },
+
+    #[error("the {kind} cannot be enforced: {reason}")]
+    GrammarRefused { kind: &'static str, reason: String },
+
+    #[error("the {kind} could not be compiled: the grammar library failed; simplify it")]
+    GrammarCrashed { kind: &'static str },
+
+    #[error("token {token} does not follow the grammar")]
+    TokenRefused { token: u32 },
+
+    #[error("the grammar cannot be followed further: {reason}")]
+    GrammarFailed { reason: String },
 }

@@ -16,12 +16,14 @@ mod chat;
 mod detokenizer;
 mod error;
 mod files;
+mod grammar;
 mod stop;
 mod tokenizer;
 
 pub use chat::{ChatPrompt, ChatRequest, ChatTemplate, ChatTemplates, TemplateChoice};
 pub use detokenizer::{DetokenizeOptions, Detokenizer, TextPosition};
 pub use error::{Error, Result};
+pub use grammar::{Grammar, GrammarLimits, GrammarSource, Grammars, Matcher, Vocabulary};
 pub use stop::{StopMatcher, StopProgress};
 pub use tokenizer::{
     EncodeOptions, EncodedToken, GgufVocab, SpecialText, SpecialTokens, Tokenizer, TokenizerFiles,
