@@ -116,6 +116,21 @@ pub enum Error {
     #[error("the messages use so many rare characters that their text cannot be marked as plain")]
     NoSpareCharacters,
 
+    #[error("tool {index} {problem}")]
+    ToolInvalid { index: usize, problem: &'static str },
+
+    #[error("there are two tools named `{name}`")]
+    DuplicateTool { name: String },
+
+    #[error("there are {found} tools; at most {limit} are allowed")]
+    TooManyTools { found: usize, limit: usize },
+
+    #[error("there is no tool named `{name}` to call")]
+    UnknownTool { name: String },
+
+    #[error("a call was asked for, but there are no tools")]
+    NoTools,
+
     #[error("the {kind} has {found} {measure}; at most {limit} are allowed")]
     GrammarTooLarge { kind: &'static str, measure: &'static str, found: usize, limit: usize },
 

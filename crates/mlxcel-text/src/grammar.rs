@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 pub use bounds::GrammarLimits;
+pub(crate) use compile::BLANKS;
 pub use matcher::Matcher;
 pub use vocabulary::Vocabulary;
 

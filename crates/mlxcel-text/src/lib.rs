@@ -17,14 +17,20 @@ mod detokenizer;
 mod error;
 mod files;
 mod grammar;
+mod output;
+mod reasoning;
 mod stop;
 mod tokenizer;
+mod tools;
 
 pub use chat::{ChatPrompt, ChatRequest, ChatTemplate, ChatTemplates, TemplateChoice};
 pub use detokenizer::{DetokenizeOptions, Detokenizer, TextPosition};
 pub use error::{Error, Result};
 pub use grammar::{Grammar, GrammarLimits, GrammarSource, Grammars, Matcher, Vocabulary};
+pub use output::{OutputEvent, OutputFormat, OutputParser};
+pub use reasoning::ReasoningStyle;
 pub use stop::{StopMatcher, StopProgress};
 pub use tokenizer::{
     EncodeOptions, EncodedToken, GgufVocab, SpecialText, SpecialTokens, Tokenizer, TokenizerFiles,
 };
+pub use tools::{ForcedCalls, Tool, ToolChoice, ToolSet, ToolSyntax};

@@ -155,6 +155,10 @@ fn a_text_that_cannot_go_on_is_complete_without_an_end() {
     let size = grammars.vocabulary().size() as u32;
     let allowed: Vec<u32> = (0..size).filter(|&id| matcher.allows(id).expect("a mask")).collect();
     assert_eq!(allowed, end, "only an end may follow");
+    matcher.accept(end[0]).expect("as the mask says");
+    assert!(matches!(matcher.accept(end[0]), Err(Error::TokenRefused { .. })), "but once");
+    matcher.roll_back(2).expect("more were taken");
+    assert!(!matcher.is_complete());
 }
 
 #[test]

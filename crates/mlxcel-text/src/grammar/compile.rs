@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 const STACK_BYTES: usize = 256 << 20;
 
 /// Blanks between the parts of a JSON text. Without a bound a model can write them for ever.
-const BLANKS: &str = r"[ \t\r\n]{1,64}";
+pub(crate) const BLANKS: &str = r"[ \t\r\n]{1,64}";
 
 pub(super) fn compile(
     vocabulary: &Arc<Vocabulary>,

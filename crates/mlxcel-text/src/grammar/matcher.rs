@@ -13,6 +13,8 @@ pub struct Matcher {
     mask: SimpleVob,
     /// Whether `mask` is of the present position.
     is_current: bool,
+    /// A token has ended the text after nothing else could follow; the automaton was not told.
+    is_ended: bool,
 }
 
 impl Matcher {
@@ -26,7 +28,7 @@ impl Matcher {
         let parser =
             vocabulary.factory.create_parser_from_init_ext(init, Logger::new(0, 0), capabilities, limits);
         let automaton = Automaton::new(Ok(parser.map_err(|error| reason(&error.to_string()))?));
-        let mut matcher = Self { automaton, mask: SimpleVob::new(), is_current: false };
+        let mut matcher = Self { automaton, mask: SimpleVob::new(), is_current: false, is_ended: false };
         // A grammar that allows nothing at all is better refused than started.
         matcher.mask().map_err(|error| match error {
             Error::GrammarFailed { reason } => reason,
@@ -54,7 +56,11 @@ impl Matcher {
     /// Takes a token. One that may not come here is refused, and the position stays.
     pub fn accept(&mut self, token: u32) -> Result<()> {
         if self.is_complete() {
-            return Err(Error::TokenRefused { token });
+            let ends = !self.is_ended
+                && self.automaton.stop_reason() != StopReason::EndOfSentence
+                && self.allows(token)?;
+            self.is_ended |= ends;
+            return if ends { Ok(()) } else { Err(Error::TokenRefused { token }) };
         }
         let taken = self.automaton.try_consume_tokens(&[token]).map_err(|error| failed(&error))?;
         if taken == 0 {
@@ -66,7 +72,11 @@ impl Matcher {
 
     /// Takes back the last tokens.
     pub fn roll_back(&mut self, tokens: usize) -> Result<()> {
+        if tokens == 0 {
+            return Ok(());
+        }
         self.is_current = false;
+        let tokens = tokens - usize::from(std::mem::take(&mut self.is_ended));
         self.automaton.rollback(tokens).map_err(|error| failed(&error))
     }
 
@@ -85,7 +95,12 @@ impl Matcher {
 
     /// A matcher at the same position that goes its own way.
     pub fn fork(&self) -> Self {
-        Self { automaton: self.automaton.deep_clone(), mask: self.mask.clone(), is_current: self.is_current }
+        Self {
+            automaton: self.automaton.deep_clone(),
+            mask: self.mask.clone(),
+            is_current: self.is_current,
+            is_ended: self.is_ended,
+        }
     }
 }
 

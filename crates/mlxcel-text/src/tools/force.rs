@@ -1,0 +1,286 @@
+//! A grammar in which the answer is a call: what `tool_choice` asks for, in the form the model knows.
+//!
+//! Marks that are control tokens of the vocabulary are named by id; all else is text. Reasoning may come first where
+//! the model reasons.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::{ToolSet, ToolSyntax, deepseek, mistral, tagged};
+use crate::error::{Error, Result};
+use crate::grammar::{BLANKS, GrammarSource};
+use crate::reasoning::ReasoningStyle;
+use crate::tokenizer::Tokenizer;
+
+/// Which tool must be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// Any of them.
+    Required,
+    Named(String),
+}
+
+/// What is asked of an answer that must be calls.
+#[derive(Clone, Debug)]
+pub struct ForcedCalls<'a> {
+    pub syntax: ToolSyntax,
+    pub tools: &'a ToolSet,
+    pub choice: ToolChoice,
+    /// How the model marks reasoning that may come before the calls.
+    pub reasoning: Option<ReasoningStyle>,
+    /// The rendered prompt or its end, which tells whether the reasoning is open already.
+    pub prompt: &'a str,
+    /// Several calls may follow each other, where the form has a way to write that.
+    pub may_repeat: bool,
+}
+
+/// A text in a grammar, or a value that a rule describes.
+enum Part {
+    /// A mark, which may be a control token.
+    Mark(&'static str),
+    Text(String),
+    Rule(String),
+}
+
+impl ForcedCalls<'_> {
+    pub fn grammar(&self, tokenizer: &Tokenizer) -> Result<GrammarSource> {
+        let chosen: Vec<&super::Tool> = match &self.choice {
+            ToolChoice::Required => self.tools.iter().collect(),
+            ToolChoice::Named(name) => {
+                vec![self.tools.get(name).ok_or_else(|| Error::UnknownTool { name: name.clone() })?]
+            }
+        };
+        if chosen.is_empty() {
+            return Err(Error::NoTools);
+        }
+        let mut lark = Lark { text: String::new(), tokenizer };
+        let (before, between, after) = self.frame();
+        let mut start = self.reasoning(&mut lark);
+        start += &lark.sequence(&before);
+        start.push_str("call");
+        if let Some(between) = between.filter(|_| self.may_repeat) {
+            write!(start, " ({} call)*", lark.sequence(&between)).expect("a text can be written to");
+        }
+        start.push(' ');
+        start += &lark.sequence(&after);
+        lark.rule("start", &start);
+        let names: Vec<String> = (0..chosen.len()).map(|index| format!("call_{index}")).collect();
+        lark.rule("call", &names.join(" | "));
+        for (index, tool) in chosen.iter().enumerate() {
+            let parts = self.call(index, tool, &mut lark);
+            let sequence = lark.sequence(&parts);
+            lark.rule(&names[index], &sequence);
+        }
+        Ok(GrammarSource::Lark(lark.text))
+    }
+
+    /// What stands before the first call, between two (if there can be two) and after the last.
+    fn frame(&self) -> (Vec<Part>, Option<Vec<Part>>, Vec<Part>) {
+        let text = |text: &str| vec![Part::Text(text.to_owned())];
+        match self.syntax {
+            ToolSyntax::Hermes | ToolSyntax::QwenXml | ToolSyntax::Glm => (vec![], Some(text("\n")), vec![]),
+            ToolSyntax::Mistral => (vec![], Some(vec![]), vec![]),
+            ToolSyntax::MistralList => {
+                (vec![Part::Mark(mistral::MARK), Part::Text("[".to_owned())], Some(text(", ")), text("]"))
+            }
+            ToolSyntax::DeepSeek => {
+                (vec![Part::Mark(deepseek::BLOCK)], Some(text("\n")), vec![Part::Mark(deepseek::BLOCK_END)])
+            }
+            ToolSyntax::DeepSeek31 => {
+                (vec![Part::Mark(deepseek::BLOCK)], Some(vec![]), vec![Part::Mark(deepseek::BLOCK_END)])
+            }
+            ToolSyntax::Llama3 | ToolSyntax::Harmony => (vec![], None, vec![]),
+        }
+    }
+
+    fn call(&self, index: usize, tool: &super::Tool, lark: &mut Lark<'_>) -> Vec<Part> {
+        let name = &tool.name;
+        let quoted = Value::String(name.clone()).to_string();
+        let text = |text: String| Part::Text(text);
+        match self.syntax {
+            ToolSyntax::QwenXml => return xml(index, tool, lark),
+            ToolSyntax::Glm => return pairs(index, tool, lark),
+            _ => {}
+        }
+        let arguments = lark.json(&format!("arguments_{index}"), &tool.parameters);
+        match self.syntax {
+            ToolSyntax::Hermes | ToolSyntax::QwenXml | ToolSyntax::Glm => vec![
+                Part::Mark(tagged::OPEN),
+                text(format!("\n{{\"name\": {quoted}, \"arguments\": ")),
+                arguments,
+                text("}\n".to_owned()),
+                Part::Mark(tagged::CLOSE),
+            ],
+            ToolSyntax::Llama3 => {
+                vec![text(format!("{{\"name\": {quoted}, \"parameters\": ")), arguments, text("}".to_owned())]
+            }
+            ToolSyntax::MistralList => {
+                vec![text(format!("{{\"name\": {quoted}, \"arguments\": ")), arguments, text("}".to_owned())]
+            }
+            ToolSyntax::Mistral => {
+                vec![Part::Mark(mistral::MARK), text(name.clone()), Part::Mark(mistral::ARGUMENTS), arguments]
+            }
+            ToolSyntax::DeepSeek => vec![
+                Part::Mark(deepseek::CALL),
+                text("function".to_owned()),
+                Part::Mark(deepseek::SEPARATOR),
+                text(format!("{name}\n```json\n")),
+                arguments,
+                text("\n```".to_owned()),
+                Part::Mark(deepseek::CALL_END),
+            ],
+            ToolSyntax::DeepSeek31 => vec![
+                Part::Mark(deepseek::CALL),
+                text(name.clone()),
+                Part::Mark(deepseek::SEPARATOR),
+                arguments,
+                Part::Mark(deepseek::CALL_END),
+            ],
+            ToolSyntax::Harmony => vec![
+                Part::Mark("<|channel|>"),
+                text(format!("commentary to=functions.{name} ")),
+                Part::Mark("<|constrain|>"),
+                text("json".to_owned()),
+                Part::Mark("<|message|>"),
+                arguments,
+            ],
+        }
+    }
+
+    /// Reasoning that may come first, as the beginning of a rule.
+    fn reasoning(&self, lark: &mut Lark<'_>) -> String {
+        let Some(style) = self.reasoning else { return String::new() };
+        if style == ReasoningStyle::Harmony {
+            let open = ["<|channel|>", "analysis", "<|message|>"].map(|mark| lark.mark(mark)).join(" ");
+            let text = lark.text_until("reasoning", "<|end|>");
+            let close = ["<|start|>", "assistant"].map(|mark| lark.mark(mark)).join(" ");
+            return format!("({open} {text} {close})? ");
+        }
+        let (open, close) = style.markers();
+        let text = lark.text_until("reasoning", close);
+        match style.is_open_at_end(self.prompt) {
+            true => format!("{text} /[ \\n]{{0,4}}/ "),
+            false => format!("({} {text} /[ \\n]{{0,4}}/)? ", lark.mark(open)),
+        }
+    }
+}
+
+/// The arguments of a schema with whether each is required, in the order they are declared.
+fn declared(tool: &super::Tool) -> Vec<(&String, &Value, bool)> {
+    let required = tool.parameters.get("required").and_then(Value::as_array);
+    let is_required = |key: &str| required.is_some_and(|keys| keys.iter().any(|entry| entry == key));
+    let properties = tool.parameters.get("properties").and_then(Value::as_object);
+    properties.into_iter().flatten().map(|(key, schema)| (key, schema, is_required(key))).collect()
+}
+
+fn xml(index: usize, tool: &super::Tool, lark: &mut Lark<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Mark(tagged::OPEN), Part::Text(format!("\n<function={}>\n", tool.name))];
+    for (number, (key, schema, is_required)) in declared(tool).into_iter().enumerate() {
+        let value = lark.value(&format!("value_{index}_{number}"), schema, "\n</parameter>\n");
+        let open = lark.literal(&format!("<parameter={key}>\n"));
+        parts.push(Part::Rule(format!("({open} {value}){}", if is_required { "" } else { "?" })));
+    }
+    parts.extend([Part::Text("</function>\n".to_owned()), Part::Mark(tagged::CLOSE)]);
+    parts
+}
+
+fn pairs(index: usize, tool: &super::Tool, lark: &mut Lark<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Mark(tagged::OPEN), Part::Text(format!("{}\n", tool.name))];
+    for (number, (key, schema, is_required)) in declared(tool).into_iter().enumerate() {
+        let value = lark.value(&format!("value_{index}_{number}"), schema, "</arg_value>\n");
+        let open = lark.literal(&format!("<arg_key>{key}</arg_key>\n<arg_value>"));
+        parts.push(Part::Rule(format!("({open} {value}){}", if is_required { "" } else { "?" })));
+    }
+    parts.push(Part::Mark(tagged::CLOSE));
+    parts
+}
+
+/// A grammar that is being written.
+struct Lark<'a> {
+    text: String,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Lark<'_> {
+    fn rule(&mut self, name: &str, body: &str) {
+        writeln!(self.text, "{name}: {body}").expect("a text can be written to");
+    }
+
+    fn sequence(&self, parts: &[Part]) -> String {
+        parts.iter().fold(String::new(), |mut sequence, part| {
+            match part {
+                Part::Mark(mark) => sequence += &self.mark(mark),
+                Part::Text(text) => sequence += &self.literal(text),
+                Part::Rule(rule) => sequence += rule,
+            }
+            sequence + " "
+        })
+    }
+
+    fn literal(&self, text: &str) -> String {
+        Value::String(text.to_owned()).to_string()
+    }
+
+    fn mark(&self, mark: &str) -> String {
+        match self.control(mark) {
+            Some(id) => format!("<[{id}]>"),
+            None => self.literal(mark),
+        }
+    }
+
+    fn control(&self, mark: &str) -> Option<u32> {
+        self.tokenizer.token_id(mark).filter(|&id| self.tokenizer.is_control(id))
+    }
+
+    /// A rule for a JSON value of a schema.
+    fn json(&mut self, name: &str, schema: &Value) -> Part {
+        let mut schema = schema.clone();
+        if let Some(fields) = schema.as_object_mut() {
+            fields.entry("type").or_insert_with(|| json!("object"));
+        }
+        self.schema(name, schema);
+        Part::Rule(name.to_owned())
+    }
+
+    fn schema(&mut self, name: &str, mut schema: Value) {
+        if !schema.is_object() {
+            schema = Value::Object(Map::new());
+        }
+        if let Some(fields) = schema.as_object_mut() {
+            fields.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": BLANKS}));
+        }
+        self.rule(name, &format!("%json {schema}"));
+    }
+
+    /// A value without quotes if it is a text, as JSON otherwise, and what closes it.
+    fn value(&mut self, name: &str, schema: &Value, close: &str) -> String {
+        let is_text = schema.get("type").is_some_and(|kind| kind == "string");
+        match schema.get("enum").and_then(Value::as_array).filter(|_| is_text) {
+            Some(texts) => {
+                let texts = texts.iter().filter_map(Value::as_str).map(|text| self.literal(text));
+                let texts: Vec<String> = texts.collect();
+                format!("({}) {}", texts.join(" | "), self.literal(close))
+            }
+            None if is_text => self.text_until(name, close),
+            None => {
+                self.schema(name, schema.clone());
+                format!("{name} {}", self.literal(close))
+            }
+        }
+    }
+
+    /// Any text up to the first mark, and the mark.
+    fn text_until(&mut self, name: &str, mark: &str) -> String {
+        match self.control(mark) {
+            Some(id) => {
+                self.rule(name, "/(?s:.*)/");
+                format!("{name} <[{id}]>")
+            }
+            None => {
+                self.rule(&format!("{name}[suffix={}]", self.literal(mark)), "/(?s:.*)/");
+                name.to_owned()
+            }
+        }
+    }
+}
