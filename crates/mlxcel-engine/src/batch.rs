@@ -13,7 +13,8 @@ pub struct SequenceState {
     pub blocks: Vec<u32>,
     /// The recurrent-state slot.
     pub slot: u32,
-    /// Tokens known of the sequence, computed or not: at least the prompt's length.
+    /// Tokens known of the sequence, computed or not: at least the prompt's length. A token beyond knows of itself
+    /// and those before it, as if it had come alone.
     pub known_len: usize,
 }
 
@@ -76,7 +77,7 @@ impl Batch {
             self.seq_ids.push(index);
             self.slot_mapping.push(slot);
             self.slot_ids.push(sequence.slot as i32);
-            self.known_lens.push(sequence.known_len.max(start + tokens.len()) as i32);
+            self.known_lens.push(sequence.known_len.max(position + 1) as i32);
         }
         self.query_lens.push(tokens.len() as i32);
         self.block_tables.push(sequence.blocks.clone());

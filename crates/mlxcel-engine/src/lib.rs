@@ -10,7 +10,8 @@ mod plan;
 mod reference;
 pub mod sampling;
 
-use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type};
+use mlxcel_ir::{Bindings, Graph, Op, Type};
+pub use mlxcel_ir::{DType, HostTensor, step};
 pub use mlxcel_weights as weights;
 use mlxcel_weights::WeightTensor;
 

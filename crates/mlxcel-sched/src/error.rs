@@ -5,7 +5,9 @@
 pub enum Refusal {
     #[error("the prompt has no tokens; send at least one")]
     PromptEmpty,
-    #[error("the prompt has {prompt} tokens and the context is {context} long; shorten the prompt")]
+    #[error(
+        "the prompt has {prompt} tokens, and the context holds {context} with the answer; shorten the prompt"
+    )]
     PromptTooLong { prompt: usize, context: usize },
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken { token: u32, vocab_size: usize },

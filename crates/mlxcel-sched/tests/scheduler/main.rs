@@ -1,0 +1,5 @@
+//! The scheduler on a toy model whose answers show any mistake in blocks, slots or batches.
+
+mod batching;
+mod toy;
+mod world;

@@ -1,0 +1,234 @@
+//! A toy model that keeps its state where the scheduler says: its logits depend on every token of a sequence, read
+//! back from blocks and slots. A block that is lost, shared wrongly or written twice changes the answer or panics. What
+//! it should answer is computed a second time from the tokens alone, without blocks, batches or a scheduler.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mlxcel_engine::sampling::{SamplingParams, sample};
+use mlxcel_engine::{EngineError, Feeds, HostTensor, Program, Ticket, step};
+use mlxcel_sched::{Limits, Traits};
+
+/// How the rotation of a token depends on the length of its sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rotation {
+    Fixed,
+    /// Past this length, on the length known when the token is computed.
+    Dynamic(usize),
+    /// Past this length, all tokens have another one.
+    Long(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Toy {
+    pub vocab_size: usize,
+    pub keeps_cache: bool,
+    pub is_recurrent: bool,
+    pub rotation: Rotation,
+    /// Sequences that contain this token have no logits but NaN.
+    pub poison: Option<u32>,
+}
+
+impl Default for Toy {
+    fn default() -> Self {
+        let rotation = Rotation::Fixed;
+        Toy { vocab_size: 50, keeps_cache: true, is_recurrent: false, rotation, poison: None }
+    }
+}
+
+pub fn limits() -> Limits {
+    Limits { blocks: 64, block_size: 4, slots: 12, batch_tokens_max: 32, sequences_max: 8, queue_max: 1000 }
+}
+
+fn mix(hash: u64, value: u64) -> u64 {
+    let mixed = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
+}
+
+impl Toy {
+    pub fn traits(&self) -> Traits {
+        let (recompute_past, lengths_matter_past) = match self.rotation {
+            Rotation::Fixed => (None, None),
+            Rotation::Dynamic(n) => (None, Some(n)),
+            Rotation::Long(n) => (Some(n), Some(n)),
+        };
+        Traits {
+            max_context: 200,
+            vocab_size: self.vocab_size,
+            is_recurrent: self.is_recurrent,
+            keeps_cache: self.keeps_cache,
+            recompute_past,
+            lengths_matter_past,
+        }
+    }
+
+    fn rotate(&self, known_len: usize) -> u64 {
+        match self.rotation {
+            Rotation::Dynamic(n) if known_len > n => known_len as u64,
+            Rotation::Long(n) if known_len > n => 1,
+            _ => 0,
+        }
+    }
+
+    fn attend(&self, context: impl Iterator<Item = (u32, u64)>) -> u64 {
+        context.fold(1, |h, (token, rotation)| mix(mix(h, token.into()), rotation))
+    }
+
+    fn logits(&self, attended: u64, recurrent: u64, is_poisoned: bool) -> Vec<f32> {
+        let hash = mix(attended, recurrent);
+        let logit = |v: usize| (mix(hash, v as u64) >> 40) as f32 / (1u32 << 20) as f32;
+        (0..self.vocab_size).map(|v| if is_poisoned { f32::NAN } else { logit(v) }).collect()
+    }
+
+    /// The logits after `tokens`, of which the first `prompt` were known from the start.
+    pub fn logits_after(&self, tokens: &[u32], prompt: usize) -> Vec<f32> {
+        let known = |p: usize| match self.rotation {
+            Rotation::Long(_) => tokens.len(),
+            _ => prompt.max(p + 1),
+        };
+        let context = tokens.iter().enumerate().map(|(p, &t)| (t, self.rotate(known(p))));
+        let attended = if self.keeps_cache { self.attend(context) } else { 0 };
+        let recurrent = tokens.iter().fold(0, |h, &t| mix(h, t.into()));
+        let recurrent = if self.is_recurrent { recurrent } else { 0 };
+        self.logits(attended, recurrent, tokens.iter().any(|&t| self.poison == Some(t)))
+    }
+
+    /// What the model answers to a prompt, by itself.
+    pub fn answer(&self, prompt: &[u32], sampling: &SamplingParams, count: usize) -> Vec<u32> {
+        let mut tokens = prompt.to_vec();
+        for _ in 0..count {
+            let logits = self.logits_after(&tokens, prompt.len());
+            tokens.push(sample(&logits, sampling, tokens.len() as u32));
+        }
+        tokens.split_off(prompt.len())
+    }
+
+    pub fn program(&self, limits: &Limits) -> (Box<dyn Program>, Fault) {
+        let fault = Fault::default();
+        let program = ToyProgram {
+            toy: *self,
+            block_size: limits.block_size,
+            cache: vec![None; limits.blocks * limits.block_size],
+            slots: vec![(0, 0); limits.slots.max(1)],
+            finished: None,
+            fault: fault.clone(),
+        };
+        (Box::new(program), fault)
+    }
+}
+
+/// Makes the next step fail.
+#[derive(Clone, Default)]
+pub struct Fault(Arc<AtomicBool>);
+
+impl Fault {
+    pub fn strike(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct ToyProgram {
+    toy: Toy,
+    block_size: usize,
+    /// Token, position and rotation.
+    cache: Vec<Option<(u32, usize, u64)>>,
+    /// A hash of so many tokens.
+    slots: Vec<(u64, usize)>,
+    finished: Option<Vec<HostTensor>>,
+    fault: Fault,
+}
+
+impl Program for ToyProgram {
+    fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
+        assert!(self.finished.is_none(), "one step at a time");
+        if self.fault.0.swap(false, Ordering::Relaxed) {
+            // What was to be written may be anything now.
+            let slots = ints(feeds, "slot_mapping");
+            slots.iter().filter(|s| **s >= 0).for_each(|&s| self.cache[s as usize] = None);
+            return Err(EngineError::OutOfMemory { what: "a test".to_string(), bytes: 1 });
+        }
+        let (rows, logits) = self.step(feeds);
+        let params = |r: usize| {
+            let float = |name: &str| fed(feeds, name).to_vec::<f32>().expect("f32")[r];
+            let int = |name: &str| ints(feeds, name)[r];
+            let (temperature, top_p, min_p) = (float("temperature"), float("top_p"), float("min_p"));
+            let (top_k, seed) = (int("top_k") as u32, int("seed") as u32);
+            (SamplingParams { temperature, top_k, top_p, min_p, seed }, int("step") as u32)
+        };
+        let drawn = logits.iter().enumerate().map(|(r, l)| {
+            let (params, step) = params(r);
+            sample(l, &params, step) as i32
+        });
+        let drawn = HostTensor::new(&[rows], &drawn.collect::<Vec<_>>());
+        let logits = HostTensor::new(&[rows, self.toy.vocab_size], &logits.concat());
+        let output = |name: &&str| if *name == step::SAMPLED { drawn.clone() } else { logits.clone() };
+        self.finished = Some(outputs.iter().map(output).collect());
+        Ok(Ticket(0))
+    }
+
+    fn collect(&mut self, _: Ticket) -> Result<Vec<HostTensor>, EngineError> {
+        Ok(self.finished.take().expect("a step was submitted"))
+    }
+
+    fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
+        for &(from, to) in pairs {
+            let (from, to, size) = (from as usize, to as usize, self.block_size);
+            match axis {
+                "blocks" => self.cache.copy_within(from * size..(from + 1) * size, to * size),
+                _ => self.slots[to] = self.slots[from],
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ToyProgram {
+    fn step(&mut self, feeds: &Feeds) -> (usize, Vec<Vec<f32>>) {
+        let ints = |name: &str| ints(feeds, name);
+        let (tokens, positions) = (ints("tokens"), ints("positions"));
+        let (sequences, known_lens) = (ints("seq_ids"), ints("known_lens"));
+        let (slot_mapping, slot_ids) = (ints("slot_mapping"), ints("slot_ids"));
+        let (table, rows) = (ints("block_table"), ints("logit_rows"));
+        let pages = fed(feeds, "block_table").shape()[1];
+        let mut recurrent = vec![0; tokens.len()];
+        for t in 0..tokens.len() {
+            let (token, position) = (tokens[t] as u32, positions[t] as usize);
+            if self.toy.keeps_cache {
+                let rotation = self.toy.rotate(known_lens[t] as usize);
+                self.cache[slot_mapping[t] as usize] = Some((token, position, rotation));
+            }
+            if self.toy.is_recurrent {
+                let slot = &mut self.slots[slot_ids[t] as usize];
+                *slot = if position == 0 { (0, 0) } else { *slot };
+                assert_eq!(slot.1, position, "the state is that of another place");
+                *slot = (mix(slot.0, token.into()), position + 1);
+                recurrent[t] = slot.0;
+            }
+        }
+        let read = |t: usize| {
+            let blocks = &table[sequences[t] as usize * pages..][..pages];
+            let context = (0..=positions[t] as usize).map(|p| {
+                let place = blocks[p / self.block_size] as usize * self.block_size + p % self.block_size;
+                let (token, position, rotation) = self.cache[place].expect("a token that was never computed");
+                assert_eq!(position, p, "a token of another place");
+                (token, rotation)
+            });
+            if self.toy.keeps_cache { context.collect() } else { vec![] }
+        };
+        let logits = rows.iter().map(|&r| {
+            let context = read(r as usize);
+            let is_poisoned = context.iter().any(|&(t, _)| self.toy.poison == Some(t));
+            let attended = if self.toy.keeps_cache { self.toy.attend(context.into_iter()) } else { 0 };
+            self.toy.logits(attended, recurrent[r as usize], is_poisoned)
+        });
+        (rows.len(), logits.collect())
+    }
+}
+
+fn fed<'a>(feeds: &'a Feeds, name: &str) -> &'a HostTensor {
+    feeds.get(name).expect("a batch feeds every input")
+}
+
+fn ints(feeds: &Feeds, name: &str) -> Vec<i64> {
+    fed(feeds, name).to_i64()
+}
