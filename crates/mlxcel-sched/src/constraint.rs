@@ -51,16 +51,14 @@ impl TokenMask {
     }
 
     /// Makes all other logits impossible.
-    pub fn apply(&self, logits: &mut [f32]) {
+    pub(crate) fn apply(&self, logits: &mut [f32]) {
         for (i, chunk) in logits.chunks_mut(32).enumerate() {
             let word = self.words.get(i).copied().unwrap_or(0);
             if word == u32::MAX {
                 continue;
             }
-            for (bit, logit) in chunk.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0) {
-                debug_assert!(bit < 32);
-                *logit = f32::NEG_INFINITY;
-            }
+            let forbidden = chunk.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0);
+            forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
     }
 }

@@ -33,7 +33,8 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// 0 does nothing.
     pub presence_penalty: f32,
-    /// How many of the last tokens count for the penalties, prompt included; `None` counts all.
+    /// How many of the last tokens count for the penalties, prompt included. With `None` repetition counts all tokens,
+    /// frequency and presence those of the answer.
     pub penalty_last_n: Option<usize>,
     /// Added to the logits of these tokens; −∞ forbids a token.
     pub logit_bias: Arc<[(u32, f32)]>,
@@ -90,19 +91,19 @@ impl Default for Sampling {
 
 impl Sampling {
     /// What the graph can do by itself.
-    pub fn in_graph(&self) -> SamplingParams {
+    pub(crate) fn in_graph(&self) -> SamplingParams {
         let Sampling { temperature, top_k, top_p, min_p, seed, .. } = *self;
         SamplingParams { temperature, top_k, top_p, min_p, seed }
     }
 
     /// Whether the graph can do all that is asked.
-    pub fn fits_graph(&self) -> bool {
+    pub(crate) fn fits_graph(&self) -> bool {
         let Sampling { temperature, seed, top_k, top_p, min_p, .. } = *self;
         *self == Sampling { temperature, seed, top_k, top_p, min_p, ..Sampling::default() }
     }
 
     /// Refuses what has no meaning.
-    pub fn check(&self, vocab_size: usize) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, vocab_size: usize) -> Result<(), Refusal> {
         let not_negative = "a number of at least 0";
         let share = "between 0 and 1";
         let mut fields = vec![

@@ -1,5 +1,6 @@
 //! The scheduler on a toy model whose answers show any mistake in blocks, slots or batches.
 
 mod batching;
+mod choosing;
 mod toy;
 mod world;
