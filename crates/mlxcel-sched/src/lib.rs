@@ -26,3 +26,4 @@ pub use request::{
 pub use runner::Runner;
 pub use sampling::{Dry, Mirostat, Sampling, Xtc};
 pub use scheduler::Scheduler;
+pub use speculate::Draft;

@@ -135,6 +135,11 @@ impl Step {
         self.parts.len()
     }
 
+    /// Whether guesses of the draft program are to come before token ids are filled in.
+    pub(crate) fn wants_guesses(&self) -> bool {
+        self.parts.iter().any(|part| part.wanted_guesses > 0)
+    }
+
     /// Fills in token ids. `sequence` finds a part's sequence, which runs.
     pub(crate) fn fill_in<'a>(&mut self, block_size: usize, sequence: impl Fn(Turn) -> &'a Sequence) {
         let mut batch = Batch::new(block_size);

@@ -1,19 +1,31 @@
 //! One compiled program and its scheduler: requests in, events out. Synchronous, and owned by one thread.
 
-use mlxcel_engine::{EngineError, HostTensor, Program, Ticket};
+use mlxcel_engine::{EngineError, HostTensor, Program};
 
 use crate::plan::Step;
-use crate::{Event, Limits, Refusal, Request, RequestId, Scheduler, Stats, Traits};
+use crate::{Draft, Event, Limits, Refusal, Request, RequestId, Scheduler, Stats, Traits};
 
 /// Runs requests on a program that was compiled with the blocks and slots of its limits.
 pub struct Runner {
     program: Box<dyn Program>,
+    draft: Option<Draft>,
     scheduler: Scheduler,
+    block_size: usize,
 }
 
 impl Runner {
     pub fn new(program: Box<dyn Program>, limits: Limits, traits: Traits) -> Self {
-        Runner { program, scheduler: Scheduler::new(limits, traits) }
+        let block_size = limits.block_size.max(1);
+        Runner { program, draft: None, scheduler: Scheduler::new(limits, traits), block_size }
+    }
+
+    /// Has requests that ask for it speculate with a second program, which was compiled with the same limits. Refused
+    /// where the two do not go together.
+    pub fn with_draft(mut self, draft: Draft) -> Result<Self, Refusal> {
+        draft.check(self.scheduler.traits())?;
+        self.scheduler.allow_drafts();
+        self.draft = Some(draft);
+        Ok(self)
     }
 
     /// Takes a request, or says at once why not.
@@ -29,24 +41,37 @@ impl Runner {
     /// One step. While the engine computes it, the next one is planned. No event and [`is_idle`](Self::is_idle)
     /// means that there is nothing to do.
     pub fn step(&mut self) -> Vec<Event> {
-        let Some(step) = self.scheduler.plan() else { return vec![] };
-        match self.run(&step) {
+        let Some(mut step) = self.scheduler.plan() else { return vec![] };
+        match self.run(&mut step) {
             Ok(outputs) => self.scheduler.complete(step, outputs),
             Err(error) => self.scheduler.fail(step, &error),
         }
     }
 
-    fn run(&mut self, step: &Step) -> Result<Vec<HostTensor>, EngineError> {
-        let ticket = self.submit(step)?;
+    fn run(&mut self, step: &mut Step) -> Result<Vec<HostTensor>, EngineError> {
+        self.copy(step)?;
+        self.guess(step)?;
+        let ticket = self.program.submit(step.feeds(), step.outputs())?;
         self.scheduler.prepare();
         self.program.collect(ticket)
     }
 
-    fn submit(&mut self, step: &Step) -> Result<Ticket, EngineError> {
+    fn copy(&mut self, step: &Step) -> Result<(), EngineError> {
         for (axis, pairs) in step.copies() {
             self.program.copy_state(axis, pairs)?;
+            if let Some(draft) = &mut self.draft {
+                draft.program.copy_state(axis, pairs)?;
+            }
         }
-        self.program.submit(step.feeds(), step.outputs())
+        Ok(())
+    }
+
+    fn guess(&mut self, step: &mut Step) -> Result<(), EngineError> {
+        let Some(draft) = &mut self.draft else { return Ok(()) };
+        let mut asks = self.scheduler.asks(step, draft.traits.max_context);
+        draft.guess(&mut asks, self.block_size)?;
+        self.scheduler.answer(step, asks);
+        Ok(())
     }
 
     pub fn is_idle(&self) -> bool {

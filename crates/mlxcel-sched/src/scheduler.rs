@@ -18,6 +18,7 @@ use crate::{Event, Failure, Limits, Refusal, Request, RequestId, Speculate, Stat
 pub struct Scheduler {
     pub(crate) limits: Limits,
     pub(crate) traits: Traits,
+    has_draft: bool,
     pub(crate) blocks: Pool,
     pub(crate) slots: Pool,
     pub(crate) waiting: BTreeMap<Turn, Sequence>,
@@ -45,6 +46,7 @@ impl Scheduler {
         Scheduler {
             limits,
             traits,
+            has_draft: false,
             blocks: Pool::new(limits.blocks),
             slots: Pool::new(limits.slots),
             waiting: BTreeMap::new(),
@@ -56,11 +58,20 @@ impl Scheduler {
         }
     }
 
+    /// Requests may ask for guesses of a draft program, which someone else runs.
+    pub(crate) fn allow_drafts(&mut self) {
+        self.has_draft = true;
+    }
+
     /// Tokens of prompt and answer together that a sequence may have.
     pub fn context(&self) -> usize {
         let cache =
             if self.traits.keeps_cache { self.limits.blocks * self.limits.block_size } else { usize::MAX };
         self.traits.max_context.min(cache)
+    }
+
+    pub fn traits(&self) -> &Traits {
+        &self.traits
     }
 
     /// Takes a request, or says at once why not.
@@ -116,10 +127,10 @@ impl Scheduler {
             _ if self.traits.is_recurrent => {
                 return Err(Refusal::Speculation { why: "with a model whose state cannot go back" });
             }
-            Speculate::Draft { .. } => {
+            Speculate::Draft { .. } if !self.has_draft => {
                 return Err(Refusal::Speculation { why: "with a draft model, since none was loaded" });
             }
-            Speculate::Lookup { .. } => {}
+            Speculate::Lookup { .. } | Speculate::Draft { .. } => {}
         }
         if self.waiting.len() >= self.limits.queue_max {
             return Err(Refusal::QueueFull { waiting: self.waiting.len() });
@@ -160,12 +171,14 @@ impl Scheduler {
         self.stats.steps += 1;
         let Plan { parts, copies, snapshots, .. } = plan;
         let mut step = Step { number: self.stats.steps, parts, copies, snapshots, ..Step::default() };
-        self.fill_in(&mut step);
+        if !step.wants_guesses() {
+            self.fill_in(&mut step);
+        }
         Some(step)
     }
 
     /// Fills in what is known only now.
-    fn fill_in(&mut self, step: &mut Step) {
+    pub(crate) fn fill_in(&mut self, step: &mut Step) {
         step.fill_in(self.limits.block_size, |turn| {
             &self.running[self.find(turn).expect("a planned sequence runs")]
         });

@@ -2,5 +2,6 @@
 
 mod batching;
 mod choosing;
+mod speculating;
 mod toy;
 mod world;

@@ -1,6 +1,10 @@
 //! Guesses of what comes next. A guess is never trusted: the target's own draw at each place decides, so an answer is
 //! the same with any guesses, only sooner with good ones.
 
+mod draft;
+
+pub use draft::Draft;
+
 /// What followed the last time that the last tokens occurred: of the longest run of at most `ngram` tokens that did.
 pub(crate) fn look_up(tokens: &[u32], ngram: usize, count: usize) -> &[u32] {
     for n in (1..=ngram.min(tokens.len().saturating_sub(1))).rev() {
