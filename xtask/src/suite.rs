@@ -21,6 +21,8 @@ const XLLAMACPP_VARIABLE: &str = "MLXCEL_TEST_XLLAMACPP";
 /// The variables by which tests find the folders of [`CORPORA`], in the same order.
 const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
     "MLXCEL_TEST_LLAMA_CPP",
+    "MLXCEL_TEST_GRAMMARS",
+    "MLXCEL_TEST_JSON_SCHEMA",
     "MLXCEL_TEST_TOKENIZERS",
     "MLXCEL_TEST_TOKENIZER_GEMMA3",
     "MLXCEL_TEST_TOKENIZER_GPTOSS",

@@ -65,20 +65,40 @@ pub const STORIES15M: Member<'static> = Member {
     sha256: "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
 };
 
+/// The sources of llama.cpp, with vocabularies, templates and grammars beside them (MIT).
+const LLAMA_CPP: Package<'static> = Package {
+    registry: Registry::Python,
+    name: "llama-cpp-python",
+    version: "0.3.36",
+    file: "llama_cpp_python-0.3.36.tar.gz",
+    size: 76_589_250,
+    sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+};
+
 /// What tests compare with: vocabularies with expected ids and chat templates that come with llama.cpp (MIT), and
 /// `tokenizer.json` files of the families.
-pub const CORPORA: [Folder<'static>; 6] = [
+pub const CORPORA: [Folder<'static>; 8] = [
+    Folder {
+        package: LLAMA_CPP,
+        path: "llama_cpp_python-0.3.36/vendor/llama.cpp/models/",
+        save_as: "models",
+    },
+    Folder {
+        package: LLAMA_CPP,
+        path: "llama_cpp_python-0.3.36/vendor/llama.cpp/grammars/",
+        save_as: "grammars",
+    },
     Folder {
         package: Package {
             registry: Registry::Python,
-            name: "llama-cpp-python",
-            version: "0.3.36",
-            file: "llama_cpp_python-0.3.36.tar.gz",
-            size: 76_589_250,
-            sha256: "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+            name: "jsonschema",
+            version: "4.25.1",
+            file: "jsonschema-4.25.1.tar.gz",
+            size: 357_342,
+            sha256: "e4a9655ce0da0c0b67a085847e00a3a51449e1157f4f75e9fb5aa545e122eb85",
         },
-        path: "llama_cpp_python-0.3.36/vendor/llama.cpp/models/",
-        save_as: "models",
+        path: "jsonschema-4.25.1/json/tests/draft2020-12/",
+        save_as: "draft2020-12",
     },
     Folder {
         package: Package {

@@ -9,6 +9,7 @@
 
 mod bounds;
 mod compile;
+mod gbnf;
 mod matcher;
 mod vocabulary;
 
@@ -34,6 +35,8 @@ pub enum GrammarSource {
     Regex(String),
     /// A grammar in llguidance's dialect of Lark.
     Lark(String),
+    /// A grammar in the form of llama.cpp.
+    Gbnf(String),
 }
 
 impl GrammarSource {
@@ -44,6 +47,7 @@ impl GrammarSource {
             Self::JsonObject => "JSON object",
             Self::Regex(_) => "regular expression",
             Self::Lark(_) => "Lark grammar",
+            Self::Gbnf(_) => "GBNF grammar",
         }
     }
 }

@@ -48,7 +48,9 @@ impl GrammarLimits {
         let size = match source {
             GrammarSource::JsonObject => return Ok(()),
             GrammarSource::JsonSchema(schema) => self.schema_size(schema)?,
-            GrammarSource::Regex(text) => Size { bytes: text.len(), ..Size::default() },
+            GrammarSource::Regex(text) | GrammarSource::Gbnf(text) => {
+                Size { bytes: text.len(), ..Size::default() }
+            }
             GrammarSource::Lark(text) => Size { bytes: text.len(), depth: bracket_depth(text), values: 0 },
         };
         let measured = [

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::{GrammarLimits, GrammarSource, Matcher, Vocabulary};
+use super::{GrammarLimits, GrammarSource, Matcher, Vocabulary, gbnf};
 use crate::error::{Error, Result};
 
 /// Only what is used of it takes memory.
@@ -21,7 +21,7 @@ pub(super) fn compile(
     source: &GrammarSource,
 ) -> Result<Matcher> {
     let kind = source.kind();
-    let grammar = top_level(source)?;
+    let grammar = top_level(source, vocabulary)?;
     let (vocabulary, limits) = (Arc::clone(vocabulary), limits.for_library());
     let work = move || Matcher::start(&vocabulary, limits, grammar);
     let worker = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(work);
@@ -33,7 +33,8 @@ pub(super) fn compile(
     })
 }
 
-fn top_level(source: &GrammarSource) -> Result<TopLevelGrammar> {
+fn top_level(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<TopLevelGrammar> {
+    let refused = |reason| Error::GrammarRefused { kind: source.kind(), reason };
     Ok(match source {
         GrammarSource::JsonSchema(schema) => TopLevelGrammar::from_json_schema(with_blanks(schema.clone())),
         GrammarSource::JsonObject => {
@@ -42,11 +43,13 @@ fn top_level(source: &GrammarSource) -> Result<TopLevelGrammar> {
         GrammarSource::Regex(text)
             if text.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1 =>
         {
-            let reason = "it ends with a backslash that escapes nothing".to_owned();
-            return Err(Error::GrammarRefused { kind: source.kind(), reason });
+            return Err(refused("it ends with a backslash that escapes nothing".to_owned()));
         }
         GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
         GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        GrammarSource::Gbnf(text) => {
+            TopLevelGrammar::from_lark(gbnf::to_lark(text, vocabulary.tokenizer()).map_err(refused)?)
+        }
     })
 }
 
