@@ -1,0 +1,31 @@
+//! What all requests share.
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::error::ServerError;
+use crate::keys::Keys;
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
+use crate::model::{Models, Source};
+
+pub struct App {
+    pub config: Config,
+    pub keys: Keys,
+    pub metrics: Arc<Metrics>,
+    pub models: Arc<Models>,
+    pub lifecycle: Lifecycle,
+}
+
+impl App {
+    pub fn new(config: Config, source: Arc<dyn Source>) -> Result<Self, ServerError> {
+        let metrics = Arc::new(Metrics::default());
+        let keys = Keys::new(config.api_keys.clone())?;
+        let is_header = |origin: &&String| axum::http::HeaderValue::from_str(origin).is_err();
+        if let Some(origin) = config.cors_origins.iter().find(is_header) {
+            return Err(ServerError::Origin { origin: origin.clone() });
+        }
+        let models = Arc::new(Models::new(source, config.keeping.clone(), Arc::clone(&metrics)));
+        Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default() })
+    }
+}

@@ -1,0 +1,84 @@
+//! The thread that makes vectors, one batch after the other. A batch whose client is gone is passed over.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+
+use super::{EmbedError, Embedder, LoadError};
+use crate::refusal::{Kind, Refusal};
+
+/// Batches that wait at most.
+const QUEUE_MAX: usize = 256;
+
+type Vectors = Result<Vec<Vec<f32>>, EmbedError>;
+
+struct Batch {
+    sequences: Vec<Vec<u32>>,
+    reply: oneshot::Sender<Vectors>,
+}
+
+pub struct EmbeddingThread {
+    batches: Option<SyncSender<Batch>>,
+    is_up: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EmbeddingThread {
+    pub fn start(name: &str, embedder: Box<dyn Embedder>) -> Result<Self, LoadError> {
+        let (batches, received) = mpsc::sync_channel(QUEUE_MAX);
+        let is_up = Arc::new(AtomicBool::new(true));
+        let up = Arc::clone(&is_up);
+        let builder = std::thread::Builder::new().name(format!("model {name}"));
+        let thread = builder.spawn(move || run(embedder, &received, &up));
+        let thread =
+            thread.map_err(|e| LoadError { reason: format!("its thread cannot be started: {e}") })?;
+        Ok(EmbeddingThread { batches: Some(batches), is_up, thread: Some(thread) })
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    /// The vectors of sequences, none of which is empty.
+    pub async fn embed(&self, sequences: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, Refusal> {
+        let gone = || Refusal::new(Kind::Unavailable, "the engine broke down; try again later");
+        let batches = self.batches.as_ref().ok_or_else(gone)?;
+        let (reply, answer) = oneshot::channel();
+        batches.try_send(Batch { sequences, reply }).map_err(|error| match error {
+            TrySendError::Full(_) => Refusal::new(Kind::Busy, "too many texts are waiting; try again later"),
+            TrySendError::Disconnected(_) => gone(),
+        })?;
+        let vectors = answer.await.map_err(|_| gone())?;
+        vectors.map_err(|error| Refusal::internal(error.to_string()))
+    }
+}
+
+impl Drop for EmbeddingThread {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // What panicked in it was logged there.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(mut embedder: Box<dyn Embedder>, batches: &Receiver<Batch>, is_up: &AtomicBool) {
+    while let Ok(Batch { sequences, reply }) = batches.recv() {
+        if reply.is_closed() {
+            continue;
+        }
+        let vectors = catch_unwind(AssertUnwindSafe(|| embedder.embed(&sequences)));
+        let vectors = vectors.unwrap_or_else(|_| {
+            tracing::error!("the engine broke down while it made embeddings");
+            is_up.store(false, Ordering::Release);
+            Err(EmbedError { reason: "the engine broke down".to_string() })
+        });
+        // Who is gone need not know.
+        let _ = reply.send(vectors);
+    }
+}

@@ -1,0 +1,103 @@
+//! How what a model writes is read: as plain text, or taken apart into reasoning, calls of tools and the answer. Which
+//! form a model uses is known by its template.
+
+use std::sync::Arc;
+
+use mlxcel_text::{
+    ForcedCalls, Grammar, OutputFormat, OutputParser, TemplateChoice, Tool, ToolChoice, ToolSet,
+};
+use serde_json::json;
+
+use crate::model::Model;
+use crate::openai::{Must, Tools};
+use crate::refusal::Refusal;
+
+/// How an answer is taken apart.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    pub parser: OutputParser,
+    /// Whether control tokens are part of the text that is taken apart.
+    pub shows_controls: bool,
+    /// Calls after which the answer is over.
+    pub calls_max: Option<usize>,
+}
+
+/// Whether a model may call several tools in one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    Several,
+    One,
+}
+
+impl Reading {
+    /// How the answer to a rendered chat is read.
+    pub fn new(model: &Model, prompt: &str, tools: &Tools, calls: Calls) -> Result<Self, Refusal> {
+        let format = format(model, tools);
+        Ok(Reading {
+            parser: format.parser(tail(prompt), tool_set(tools)?),
+            shows_controls: format.needs_control_tokens(),
+            calls_max: (calls == Calls::One).then_some(1),
+        })
+    }
+}
+
+/// The grammar that makes an answer a call, where one is required.
+pub async fn forced(
+    model: &Model,
+    prompt: &str,
+    tools: &Tools,
+    calls: Calls,
+) -> Result<Option<Arc<Grammar>>, Refusal> {
+    let choice = match &tools.must {
+        Must::May | Must::Not => return Ok(None),
+        Must::Any => ToolChoice::Required,
+        Must::Named(name) => ToolChoice::Named(name.clone()),
+    };
+    let format = format(model, tools);
+    let syntax = format.tools.ok_or_else(|| {
+        let message = "the model's template knows no calls of tools, so none can be required";
+        Refusal::field("tool_choice", message)
+    })?;
+    let set = tool_set(tools)?;
+    let forced = ForcedCalls {
+        syntax,
+        tools: &set,
+        choice,
+        reasoning: format.reasoning,
+        prompt: tail(prompt),
+        may_repeat: calls == Calls::Several,
+    };
+    let source = forced.grammar(&model.text.tokenizer);
+    let source = source.map_err(|error| Refusal::field("tools", error.to_string()))?;
+    Ok(Some(model.text.grammar(source, "tools").await?))
+}
+
+fn format(model: &Model, tools: &Tools) -> OutputFormat {
+    let has_tools = tools.offered().is_some();
+    let choice = if has_tools { TemplateChoice::ToolUse } else { TemplateChoice::Default };
+    model.text.template_source(choice).map(OutputFormat::detect).unwrap_or_default()
+}
+
+/// Only tools that are offered can be called.
+fn tool_set(tools: &Tools) -> Result<ToolSet, Refusal> {
+    if tools.offered().is_none() {
+        return Ok(ToolSet::default());
+    }
+    let any = || json!({"type": "object"});
+    let tool = |f: &crate::openai::Function| Tool {
+        name: f.name.clone(),
+        parameters: f.parameters.clone().unwrap_or_else(any),
+    };
+    let set = ToolSet::new(tools.functions.iter().map(tool).collect());
+    set.map_err(|error| Refusal::field("tools", error.to_string()))
+}
+
+/// The end of a prompt, which tells whether reasoning is open.
+fn tail(prompt: &str) -> &str {
+    const BYTES: usize = 400;
+    let mut start = prompt.len().saturating_sub(BYTES);
+    while !prompt.is_char_boundary(start) {
+        start += 1;
+    }
+    &prompt[start..]
+}

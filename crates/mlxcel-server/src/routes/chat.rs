@@ -1,0 +1,127 @@
+//! `/v1/chat/completions`: OpenAI's chats.
+
+mod answer;
+mod messages;
+mod request;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::http::Method;
+use axum::response::{IntoResponse as _, Response};
+use mlxcel_text::{ChatRequest, TemplateChoice};
+use serde_json::{Map, Value};
+
+pub use answer::{ChatCompletion, Heading, Telling};
+pub use messages::DeveloperRole;
+pub use request::ChatBody;
+
+use super::{Access, Call, Route};
+use crate::app::App;
+use crate::generate::Generation;
+use crate::model::Model;
+use crate::openai::{StreamOptions, Tools};
+use crate::openapi::{Described, Reply, schema, schema_with_sampling};
+use crate::order::{self, Order};
+use crate::reading::{self, Calls, Reading};
+use crate::refusal::Refusal;
+use crate::sse;
+use crate::wire::{self, SamplingFields};
+use answer::{Chunks, whole};
+use request::Effort;
+
+pub static CHAT: Route = Route {
+    method: Method::POST,
+    paths: &["/v1/chat/completions", "/chat/completions"],
+    summary: "Answers a chat.",
+    access: Access::Keyed,
+    described: Described {
+        request: Some(schema_with_sampling::<ChatBody>),
+        response: Reply::JsonOrEvents(schema::<ChatCompletion>),
+    },
+    handler: |app, call| Box::pin(chat(app, call)),
+};
+
+async fn chat(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
+    let (body, sampling) = wire::parse_with_sampling::<ChatBody>(&call.body)?;
+    body.check()?;
+    let stream = body.stream.unwrap_or(false);
+    let usage =
+        if StreamOptions::usage(body.stream_options, stream)? { Telling::Usage } else { Telling::Text };
+    let model = app.models.get(body.model.as_deref()).await?;
+    tracing::debug!(id = %call.id, model = %model.id, user = body.user, "a chat");
+    let order = order(&app, &model, body, &sampling).await?;
+    let choices = order.n;
+    let mut generation = Generation::start(&app, Arc::clone(&model), order).await?;
+    let heading = Heading::new("chatcmpl-", &model);
+    if stream {
+        return sse::respond(generation, Chunks::new(heading, model, choices, usage)).await;
+    }
+    let pieces = generation.all().await?;
+    Ok(Json(whole(heading, &generation, pieces)).into_response())
+}
+
+/// What the client asks for, checked and in tokens.
+async fn order(
+    app: &App,
+    model: &Model,
+    mut body: ChatBody,
+    sampling: &SamplingFields,
+) -> Result<Order, Refusal> {
+    let tools = Tools::new(body.tools.take(), body.tool_choice.take())?;
+    let grammar = body.response_format.as_ref().map(|format| format.grammar()).transpose()?.flatten();
+    let (max_tokens, logprobs) = (order::count(body.max_tokens()?), body.logprobs()?);
+    let n = order::choices("n", body.n, app.config.limits.choices)?;
+    let cache_key = body.prompt_cache_key.as_deref().map_or(0, cache_key);
+    let messages = messages::for_template(std::mem::take(&mut body.messages), developer_role(model))?;
+    let request = ChatRequest {
+        messages,
+        tools: tools.offered(),
+        add_generation_prompt: true,
+        variables: variables(&mut body),
+        ..ChatRequest::default()
+    };
+    let prompt = model.text.render(request).await?;
+    let calls = if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several };
+    let (grammar, reading) = match grammar {
+        Some(_) if tools.offered().is_some() => {
+            let message = "'response_format' and 'tools' cannot be followed together; leave one of them out";
+            return Err(Refusal::field("response_format", message));
+        }
+        // An answer by a grammar is the text itself, from its beginning.
+        Some(source) => (Some(model.text.grammar(source, "response_format").await?), None),
+        None => {
+            let forced = reading::forced(model, &prompt.text, &tools, calls).await?;
+            (forced, Some(Reading::new(model, &prompt.text, &tools, calls)?))
+        }
+    };
+    let order = Order::new(model, vec![prompt.tokens], sampling, &app.config.sampling)?;
+    Ok(Order { n, max_tokens, logprobs, grammar, reading, cache_key, ..order })
+}
+
+/// What a template is told beside the messages.
+fn variables(body: &mut ChatBody) -> Map<String, Value> {
+    let mut variables = body.chat_template_kwargs.take().unwrap_or_default();
+    if let Some(effort) = body.reasoning_effort {
+        let word = serde_json::to_value(effort).unwrap_or_default();
+        variables.entry("reasoning_effort").or_insert(word);
+        if effort == Effort::None {
+            variables.entry("enable_thinking").or_insert(Value::Bool(false));
+        }
+    }
+    variables
+}
+
+/// Whether the template tells a developer's message from a system's.
+pub fn developer_role(model: &Model) -> DeveloperRole {
+    let source = model.text.template_source(TemplateChoice::Default).unwrap_or_default();
+    if source.contains("developer") { DeveloperRole::Known } else { DeveloperRole::AsSystem }
+}
+
+/// A client's key as the scheduler takes it; 0 is for those without one.
+pub fn cache_key(key: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish().max(1)
+}

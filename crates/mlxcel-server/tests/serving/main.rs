@@ -1,0 +1,16 @@
+//! The server from outside: real sockets, and behind them the real scheduler on an engine that follows a script.
+//! No test looks at a clock but to give up.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod bad_fields;
+mod bad_http;
+mod chat;
+mod client;
+mod completions;
+mod engine;
+mod faults;
+mod front;
+mod house;
+mod life;
+mod pool;
+mod tools;
