@@ -37,6 +37,7 @@ impl Scheduler {
                 self.running.remove(i);
             }
         }
+        self.rest();
         events
     }
 

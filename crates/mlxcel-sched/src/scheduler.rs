@@ -142,6 +142,14 @@ impl Scheduler {
     pub fn cancel(&mut self, id: RequestId) {
         self.running.retain(|s| s.turn.id != id);
         self.waiting.retain(|turn, _| turn.id != id);
+        self.rest();
+    }
+
+    /// Gives back what was taken for the next step if there will be none.
+    pub(crate) fn rest(&mut self) {
+        if self.is_idle() {
+            self.prepared = None;
+        }
     }
 
     /// Plans the next step as far as it can be known while another one is in flight, and does what else can be done
@@ -205,6 +213,7 @@ impl Scheduler {
                 events.push(Event::Failed { id: part.turn.id, error: error.clone() });
             }
         }
+        self.rest();
         events
     }
 

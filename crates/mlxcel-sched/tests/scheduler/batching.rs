@@ -4,7 +4,7 @@ use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_sched::{Failure, Finish, Limits, Refusal, Request};
 
 use crate::toy::{Rotation, Toy, limits};
-use crate::world::{Told, World, prompt, request, warm};
+use crate::world::{Server, Told, World, prompt, request, warm};
 
 /// Every kind of state a model can have.
 fn kinds() -> Vec<Toy> {

@@ -9,7 +9,7 @@ use mlxcel_sched::{
 };
 
 use crate::toy::{Toy, limits};
-use crate::world::{World, prompt, request, warm};
+use crate::world::{Server, World, prompt, request, warm};
 
 /// Ways to draw that need the host.
 fn fancy(seed: u32) -> Sampling {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlxcel_sched::{Draft, Limits, Mirostat, Refusal, Request, Runner, Sampling, Speculate, Stats};
 
 use crate::toy::{Rotation, Toy, limits};
-use crate::world::{Told, World, prompt, request, warm};
+use crate::world::{Server, Told, World, prompt, request, warm};
 
 /// Prompts that repeat themselves, so that looking back finds something.
 fn requests(speculate: impl Fn(u32) -> Speculate) -> Vec<Request> {

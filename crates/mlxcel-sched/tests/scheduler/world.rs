@@ -1,17 +1,12 @@
-//! A runner of a toy model, with everything that came out of it.
+//! A toy model being served, with everything that was told of its requests.
 
 use std::collections::BTreeMap;
 
 use mlxcel_engine::sampling::SamplingParams;
-use mlxcel_sched::{Event, Failure, Finish, Limits, Request, RequestId, Runner, Sampling};
+use mlxcel_engine::{Program, Ticket};
+use mlxcel_sched::{Event, Failure, Finish, Limits, Request, RequestId, Runner, Sampling, Scheduler, Step};
 
 use crate::toy::{Fault, Toy};
-
-pub struct World {
-    pub runner: Runner,
-    pub fault: Fault,
-    pub told: BTreeMap<RequestId, Told>,
-}
 
 /// What was told of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,33 +16,45 @@ pub struct Told {
     pub end: Option<Result<Finish, Failure>>,
 }
 
+/// All that was told.
+pub type Ledger = BTreeMap<RequestId, Told>;
+
+fn hear(ledger: &mut Ledger, events: Vec<Event>) {
+    for event in events {
+        let told = ledger.get_mut(&event.id()).expect("a request that was asked");
+        assert!(told.end.is_none(), "an event after the end: {event:?}");
+        match event {
+            Event::Prefilled { cached, .. } => assert_eq!(told.cached.replace(cached), None),
+            Event::Token { token, .. } => told.tokens.push(token),
+            Event::Finished { reason, .. } => told.end = Some(Ok(reason)),
+            Event::Failed { error, .. } => told.end = Some(Err(error)),
+        }
+        assert!(told.cached.is_some() || told.tokens.is_empty(), "a token before the prompt is computed");
+    }
+}
+
+/// Someone who serves requests.
+pub trait Server {
+    fn ask(&mut self, request: Request) -> RequestId;
+    fn cancel(&mut self, id: RequestId);
+    /// Gets on by one step or half a step, after which nothing may be lost.
+    fn step(&mut self);
+    fn scheduler(&self) -> &Scheduler;
+    fn fault(&self) -> &Fault;
+    fn ledger(&self) -> &Ledger;
+}
+
+/// Served by a runner.
+pub struct World {
+    pub runner: Runner,
+    pub fault: Fault,
+    pub told: Ledger,
+}
+
 impl World {
     pub fn new(toy: Toy, limits: Limits) -> Self {
         let (program, fault) = toy.program(&limits);
         World { runner: Runner::new(program, limits, toy.traits()), fault, told: BTreeMap::new() }
-    }
-
-    pub fn ask(&mut self, request: Request) -> RequestId {
-        let id = self.runner.admit(request).expect("the request is fine");
-        self.told.insert(id, Told::default());
-        id
-    }
-
-    /// One step, after which nothing may be lost.
-    pub fn step(&mut self) {
-        let events = self.runner.step();
-        self.runner.scheduler().assert_integrity(None);
-        for event in events {
-            let told = self.told.get_mut(&event.id()).expect("a request that was asked");
-            assert!(told.end.is_none(), "an event after the end: {event:?}");
-            match event {
-                Event::Prefilled { cached, .. } => assert_eq!(told.cached.replace(cached), None),
-                Event::Token { token, .. } => told.tokens.push(token),
-                Event::Finished { reason, .. } => told.end = Some(Ok(reason)),
-                Event::Failed { error, .. } => told.end = Some(Err(error)),
-            }
-            assert!(told.cached.is_some() || told.tokens.is_empty(), "a token before the prompt is computed");
-        }
     }
 
     /// Steps until nothing is left to do.
@@ -67,6 +74,112 @@ impl World {
         let id = self.ask(request);
         self.finish();
         self.told[&id].clone()
+    }
+}
+
+impl Server for World {
+    fn ask(&mut self, request: Request) -> RequestId {
+        let id = self.runner.admit(request).expect("the request is fine");
+        self.told.insert(id, Told::default());
+        id
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        self.runner.cancel(id);
+        self.scheduler().assert_integrity(None);
+    }
+
+    fn step(&mut self) {
+        let events = self.runner.step();
+        self.scheduler().assert_integrity(None);
+        hear(&mut self.told, events);
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        self.runner.scheduler()
+    }
+
+    fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.told
+    }
+}
+
+/// Served by hand, in half steps, so that anything may happen while a step is in flight.
+pub struct Flight {
+    scheduler: Scheduler,
+    program: Box<dyn Program>,
+    fault: Fault,
+    told: Ledger,
+    in_flight: Option<(Step, Ticket)>,
+    halves: usize,
+}
+
+impl Flight {
+    pub fn new(toy: Toy, limits: Limits) -> Self {
+        let (program, fault) = toy.program(&limits);
+        let scheduler = Scheduler::new(limits, toy.traits());
+        Flight { scheduler, program, fault, told: BTreeMap::new(), in_flight: None, halves: 0 }
+    }
+
+    fn check(&self) {
+        self.scheduler.assert_integrity(self.in_flight.as_ref().map(|(step, _)| step));
+    }
+
+    fn take_off(&mut self) {
+        let Some(step) = self.scheduler.plan() else { return };
+        for (axis, pairs) in step.copies() {
+            self.program.copy_state(axis, pairs).expect("a toy copies");
+        }
+        match self.program.submit(step.feeds(), step.outputs()) {
+            Ok(ticket) => self.in_flight = Some((step, ticket)),
+            Err(error) => hear(&mut self.told, self.scheduler.fail(step, &error)),
+        }
+    }
+}
+
+impl Server for Flight {
+    fn ask(&mut self, request: Request) -> RequestId {
+        let id = self.scheduler.admit(request).expect("the request is fine");
+        self.told.insert(id, Told::default());
+        id
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        self.scheduler.cancel(id);
+        self.check();
+    }
+
+    fn step(&mut self) {
+        self.halves += 1;
+        match self.in_flight.take() {
+            None => self.take_off(),
+            Some((step, ticket)) => {
+                // Preparing is never necessary, and may happen before or after anything else.
+                if !self.halves.is_multiple_of(3) {
+                    self.scheduler.prepare();
+                    self.scheduler.assert_integrity(Some(&step));
+                }
+                let outputs = self.program.collect(ticket).expect("a toy collects");
+                hear(&mut self.told, self.scheduler.complete(step, outputs));
+            }
+        }
+        self.check();
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.told
     }
 }
 
