@@ -38,7 +38,9 @@ pub struct Batch {
     known_lens: Vec<i32>,
     query_lens: Vec<i32>,
     logit_rows: Vec<i32>,
-    block_tables: Vec<Vec<u32>>,
+    /// The blocks of all sequences end to end, and how many each has.
+    blocks: Vec<i32>,
+    block_counts: Vec<usize>,
     sampling: Vec<(SamplingParams, u32)>,
 }
 
@@ -65,7 +67,7 @@ impl Batch {
             "{} tokens, {capacity} slots",
             start + tokens.len()
         );
-        let index = self.block_tables.len() as i32;
+        let index = self.block_counts.len() as i32;
         let first_row = self.tokens.len();
         for (i, &token) in tokens.iter().enumerate() {
             let position = start + i;
@@ -80,7 +82,8 @@ impl Batch {
             self.known_lens.push(sequence.known_len.max(position + 1) as i32);
         }
         self.query_lens.push(tokens.len() as i32);
-        self.block_tables.push(sequence.blocks.clone());
+        self.blocks.extend(sequence.blocks.iter().map(|&b| b as i32));
+        self.block_counts.push(sequence.blocks.len());
         let rows = match logits {
             Logits::None => 0..0,
             Logits::Last => first_row + tokens.len() - 1..first_row + tokens.len(),
@@ -113,15 +116,23 @@ impl Batch {
         for (name, v) in vectors {
             feeds.insert(name, HostTensor::new(&[v.len()], v));
         }
-        let pages = self.block_tables.iter().map(Vec::len).max().unwrap_or(0).max(1);
-        let mut table = Vec::with_capacity(self.block_tables.len() * pages);
-        for blocks in &self.block_tables {
-            table.extend(blocks.iter().map(|&b| b as i32));
-            table.resize(table.len() + pages - blocks.len(), 0);
-        }
-        feeds.insert("block_table", HostTensor::new(&[self.block_tables.len(), pages], &table));
+        feeds.insert("block_table", self.block_table());
         self.feed_sampling(&mut feeds);
         feeds
+    }
+
+    /// One row for each sequence, as long as the longest.
+    fn block_table(&self) -> HostTensor {
+        let pages = self.block_counts.iter().copied().max().unwrap_or(0).max(1);
+        let mut table = Vec::with_capacity(self.block_counts.len() * pages);
+        let mut blocks = &self.blocks[..];
+        for &count in &self.block_counts {
+            let (row, rest) = blocks.split_at(count);
+            blocks = rest;
+            table.extend_from_slice(row);
+            table.resize(table.len() + pages - count, 0);
+        }
+        HostTensor::new(&[self.block_counts.len(), pages], &table)
     }
 
     fn feed_sampling(&self, feeds: &mut Feeds) {

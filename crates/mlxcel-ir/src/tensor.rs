@@ -17,6 +17,8 @@ pub struct HostTensor {
 pub trait Element: Copy {
     const DTYPE: DType;
     fn write(self, out: &mut Vec<u8>);
+    /// All of them, end to end.
+    fn to_bytes(elements: &[Self]) -> Vec<u8>;
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -26,6 +28,13 @@ macro_rules! element {
             const DTYPE: DType = DType::$d;
             fn write(self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn to_bytes(elements: &[Self]) -> Vec<u8> {
+                let mut bytes = vec![0; size_of_val(elements)];
+                for (place, e) in bytes.as_chunks_mut().0.iter_mut().zip(elements) {
+                    *place = e.to_le_bytes();
+                }
+                bytes
             }
             fn read(bytes: &[u8]) -> Self {
                 Self::from_le_bytes(bytes.try_into().expect("the caller passes one element"))
@@ -41,6 +50,9 @@ impl Element for bool {
     fn write(self, out: &mut Vec<u8>) {
         out.push(self as u8);
     }
+    fn to_bytes(elements: &[Self]) -> Vec<u8> {
+        elements.iter().map(|e| u8::from(*e)).collect()
+    }
     fn read(bytes: &[u8]) -> Self {
         bytes[0] != 0
     }
@@ -50,9 +62,7 @@ impl HostTensor {
     /// Elements in row-major order. Panics if their number is not the product of the shape.
     pub fn new<T: Element>(shape: &[usize], elements: &[T]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), elements.len(), "element count does not fit {shape:?}");
-        let mut bytes = Vec::with_capacity(size_of_val(elements));
-        elements.iter().for_each(|&e| e.write(&mut bytes));
-        HostTensor { dtype: T::DTYPE, shape: shape.to_vec(), bytes }
+        HostTensor { dtype: T::DTYPE, shape: shape.to_vec(), bytes: T::to_bytes(elements) }
     }
 
     pub fn scalar<T: Element>(value: T) -> Self {

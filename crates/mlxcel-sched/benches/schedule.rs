@@ -28,7 +28,7 @@ fn measure(sequences: usize, prompt: usize) -> [Duration; 2] {
         let request = Request { sampling, ..Request::new(tokens) };
         scheduler.admit(request).expect("there is room");
     }
-    while scheduler.stats().tokens_computed < (sequences * prompt) as u64 {
+    while scheduler.stats().batch_tokens != sequences {
         step(&mut scheduler, &mut [Duration::ZERO; 2]);
     }
     let mut times = [Duration::ZERO; 2];

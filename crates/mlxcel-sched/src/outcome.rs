@@ -27,14 +27,16 @@ impl Scheduler {
         for snapshot in step.snapshots.drain(..) {
             self.publish_snapshot(snapshot);
         }
-        let (mut events, mut row) = (vec![], 0);
+        let mut events = Vec::with_capacity(2 * step.parts.len());
+        let (mut row, mut near) = (0, 0);
         for part in &step.parts {
             let rows = row..row + part.rows();
             row = rows.end;
-            if let Some(i) = self.find(part.turn)
-                && self.conclude(i, part, (&outputs, rows), step.number, &mut events)
-            {
+            let Some(i) = self.find_near(part.turn, near) else { continue };
+            near = i + 1;
+            if self.conclude(i, part, (&outputs, rows), step.number, &mut events) {
                 self.running.remove(i);
+                near = i;
             }
         }
         self.rest();

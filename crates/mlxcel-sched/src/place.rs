@@ -2,7 +2,6 @@
 
 use mlxcel_engine::SequenceState;
 
-use crate::Speculate;
 use crate::plan::{Plan, Snapshot};
 use crate::pool::Entry;
 use crate::scheduler::Scheduler;
@@ -185,10 +184,10 @@ impl Scheduler {
         if self.keeps_snapshots() && end > s.scheduled { end - s.scheduled } else { count }
     }
 
-    /// Guesses that may follow a sequence's next token; `None` if it has none.
-    pub(crate) fn room_for_guesses(&self, i: usize, budget: usize) -> Option<usize> {
+    /// Guesses that may follow a sequence's next token.
+    pub(crate) fn room_for_guesses(&self, i: usize, budget: usize) -> usize {
         let s = &self.running[i];
-        let place = s.place.as_ref().filter(|_| s.speculate != Speculate::Off)?;
+        let Some(place) = &s.place else { return 0 };
         let spare = self.blocks.available().saturating_sub(self.running.len());
         let blocks = (place.blocks.len() + spare) * self.limits.block_size;
         let mut room = budget.saturating_sub(1).min((s.limit - s.known_len()).saturating_sub(1));
@@ -196,7 +195,7 @@ impl Scheduler {
         if let Some(n) = self.traits.recompute_past.filter(|n| place.state.known_len <= *n) {
             room = room.min(n.saturating_sub(s.tokens.len()));
         }
-        Some(room)
+        room
     }
 
     pub(crate) fn blocks_for(&self, tokens: usize) -> usize {

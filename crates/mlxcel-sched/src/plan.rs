@@ -65,6 +65,11 @@ pub struct Step {
 }
 
 impl Part {
+    /// The next `count` tokens of a sequence.
+    pub(crate) fn new(s: &Sequence, count: usize, draws: bool) -> Self {
+        Part { turn: s.turn, start: s.scheduled, count, guesses: vec![], wanted_guesses: 0, draws }
+    }
+
     /// Rows of logits and of drawn tokens that are this part's.
     pub(crate) fn rows(&self) -> usize {
         if self.draws { 1 + self.guesses.len() } else { 0 }
@@ -90,7 +95,7 @@ impl Plan {
     }
 
     /// Takes parts out again whose sequences are gone.
-    pub(crate) fn retain(&mut self, is_live: impl Fn(Turn) -> bool) {
+    pub(crate) fn retain(&mut self, mut is_live: impl FnMut(Turn) -> bool) {
         let budget = &mut self.budget;
         self.parts.retain(|part| {
             let keeps = is_live(part.turn);
@@ -141,7 +146,7 @@ impl Step {
     }
 
     /// Fills in token ids. `sequence` finds a part's sequence, which runs.
-    pub(crate) fn fill_in<'a>(&mut self, block_size: usize, sequence: impl Fn(Turn) -> &'a Sequence) {
+    pub(crate) fn fill_in<'a>(&mut self, block_size: usize, mut sequence: impl FnMut(Turn) -> &'a Sequence) {
         let mut batch = Batch::new(block_size);
         let (mut wants_logits, mut wants_drawn) = (false, false);
         for part in &self.parts {

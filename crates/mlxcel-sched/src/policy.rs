@@ -82,23 +82,20 @@ impl Scheduler {
     /// The next token of a sequence, with the guesses that there is room for.
     fn decode_part(&mut self, i: usize, plan: &mut Plan) -> Part {
         self.snapshot(i, plan);
-        let lacking = self.running.iter().filter(|s| !s.is_planned && s.remaining() > 0).count();
         let s = &self.running[i];
-        let mut part = Part {
-            turn: s.turn,
-            start: s.scheduled,
-            count: 1,
-            guesses: vec![],
-            wanted_guesses: 0,
-            draws: s.has_room(),
-        };
-        let Some(room) = self.room_for_guesses(i, plan.budget.saturating_sub(lacking)) else { return part };
+        let mut part = Part::new(s, 1, s.has_room());
+        if s.speculate == Speculate::Off {
+            return part;
+        }
+        // Everybody else gets a token first.
+        let lacking = self.running.iter().filter(|s| !s.is_planned && s.remaining() > 0).count();
+        let room = self.room_for_guesses(i, plan.budget.saturating_sub(lacking));
         match s.speculate {
-            Speculate::Off => {}
             Speculate::Lookup { ngram, tokens } => {
                 part.guesses = speculate::look_up(&s.tokens, ngram, tokens.min(room)).to_vec();
             }
             Speculate::Draft { tokens } => part.wanted_guesses = tokens.min(room),
+            Speculate::Off => {}
         }
         let end = part.start + part.tokens();
         while self.running[i].place.as_ref().is_some_and(|p| p.blocks.len() < self.blocks_for(end)) {
@@ -169,8 +166,7 @@ impl Scheduler {
     fn prompt_part(&self, i: usize, tokens_max: usize) -> Part {
         let s = &self.running[i];
         let count = self.chunk(s, tokens_max.min(s.remaining()));
-        let draws = count == s.remaining() && s.has_room();
-        Part { turn: s.turn, start: s.scheduled, count, guesses: vec![], wanted_guesses: 0, draws }
+        Part::new(s, count, count == s.remaining() && s.has_room())
     }
 
     /// Takes a sequence's place away. It is the first of its turn again when there is room.

@@ -167,7 +167,12 @@ impl Scheduler {
     pub fn plan(&mut self) -> Option<Step> {
         assert!(!self.is_in_flight, "a step is completed before the next one is planned");
         let mut plan = self.prepared.take().unwrap_or_else(|| Plan::new(self.limits.batch_tokens_max));
-        plan.retain(|turn| self.find(turn).is_some());
+        let mut near = 0;
+        plan.retain(|turn| {
+            let found = self.find_near(turn, near);
+            near = found.map_or(near, |i| i + 1);
+            found.is_some()
+        });
         self.fill(&mut plan, Pass::Final);
         if plan.parts.is_empty() {
             return None;
@@ -187,8 +192,11 @@ impl Scheduler {
 
     /// Fills in what is known only now.
     pub(crate) fn fill_in(&mut self, step: &mut Step) {
+        let mut near = 0;
         step.fill_in(self.limits.block_size, |turn| {
-            &self.running[self.find(turn).expect("a planned sequence runs")]
+            let found = self.find_near(turn, near).expect("a planned sequence runs");
+            near = found + 1;
+            &self.running[found]
         });
         self.stats.batch_sequences = step.parts.len();
         self.stats.batch_tokens = step.tokens();
@@ -224,6 +232,14 @@ impl Scheduler {
     /// Where a sequence is among those that run.
     pub(crate) fn find(&self, turn: Turn) -> Option<usize> {
         self.running.binary_search_by_key(&turn, |s| s.turn).ok()
+    }
+
+    /// The same, where it probably is at `near`: parts of a step are mostly in the order of turns.
+    pub(crate) fn find_near(&self, turn: Turn, near: usize) -> Option<usize> {
+        match self.running.get(near) {
+            Some(s) if s.turn == turn => Some(near),
+            _ => self.find(turn),
+        }
     }
 
     pub fn is_idle(&self) -> bool {
