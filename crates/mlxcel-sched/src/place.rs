@@ -76,6 +76,10 @@ impl Scheduler {
             true => (0..s.chain.len()).map_while(block).collect(),
             false => vec![],
         };
+        // Where there is no block for a copy of the last one, that one is computed again.
+        if blocks.len() * size == len && self.blocks.available() == 0 {
+            blocks.pop();
+        }
         if !self.traits.is_recurrent {
             let tokens = (blocks.len() * size).min(len - 1);
             return Found { blocks, snapshot: None, tokens };

@@ -4,13 +4,17 @@
 //! Every running sequence that waits for one token gets it; what is left of the step goes to prompts, in chunks. The
 //! first prompt gets at least half of it and the others the rest, so that a short prompt does not wait for a long one.
 //! Requests have turns: they are let in, and computed, in that order, and the last one gives up its blocks when there
-//! are none left. It is computed again later. So the first one always goes on, and everyone is the first one day.
+//! are none left. It is computed again later. So the first one always goes on, and everyone is the first one day. Nobody
+//! who runs is sent away for somebody more urgent.
 
 use crate::plan::{Part, Plan};
 use crate::prefix::Key;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{Speculate, speculate};
+
+/// Long prompts that are computed side by side.
+const PROMPTS_AT_ONCE: usize = 4;
 
 /// When the policy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,35 +112,36 @@ impl Scheduler {
     /// Lets the first in turn in, as long as there is room for it and work for the step.
     fn let_in(&mut self, plan: &mut Plan) {
         let mut passed = 0;
-        while self.running.len() < self.limits.sequences_max {
-            // Long prompts count for half a step, so that short ones come in beside them.
-            let half = plan.budget.div_ceil(2);
-            let prompts = self.running.iter().filter(|s| !s.is_planned).map(|s| s.remaining().min(half));
-            if prompts.sum::<usize>() >= plan.budget {
-                return;
-            }
-            // Who shares a beginning that is being computed waits for it.
-            let next = self.waiting.iter().skip(passed).position(|(_, s)| !self.can_share_soon(s));
-            let Some(next) = next else { return };
-            passed += next;
-            let turn = *self.waiting.keys().nth(passed).expect("the position was found");
+        let mut soon: Vec<(usize, Key)> = self.running.iter().filter_map(|s| self.next_shared(s)).collect();
+        while self.running.len() < self.limits.sequences_max && self.lacks_work(plan) {
+            // Who begins with something that is being computed waits for it.
+            let is_alone = |s: &Sequence| !soon.iter().any(|(index, key)| s.chain.get(*index) == Some(key));
+            let next = self.waiting.iter().skip(passed).position(|(_, s)| is_alone(s));
+            passed += next.unwrap_or(self.waiting.len());
+            let Some(turn) = self.waiting.keys().nth(passed).copied() else { return };
             let mut s = self.waiting.remove(&turn).expect("the key was found");
             if !self.settle(&mut s, plan) {
                 self.waiting.insert(turn, s);
                 return;
             }
+            soon.extend(self.next_shared(&s));
             let at = self.running.partition_point(|other| other.turn < turn);
             self.running.insert(at, s);
         }
     }
 
-    fn can_share_soon(&self, waiting: &Sequence) -> bool {
-        let shares = |s: &Sequence| -> Option<bool> {
-            let next = s.place.as_ref()?.shared;
-            let key: &Key = s.chain.get(next)?;
-            Some(!s.is_prefilled && self.may_publish(s, next) && waiting.chain.get(next) == Some(key))
-        };
-        self.running.iter().any(|s| shares(s) == Some(true))
+    /// Whether the prompts that were let in leave some of the step. A long one counts for a part of the step only, so
+    /// that short ones come in beside it.
+    fn lacks_work(&self, plan: &Plan) -> bool {
+        let share = plan.budget.div_ceil(PROMPTS_AT_ONCE);
+        let prompts = self.running.iter().filter(|s| !s.is_planned).map(|s| s.remaining().min(share));
+        prompts.sum::<usize>() < plan.budget
+    }
+
+    /// The block that a sequence computes next for others to find, and what is in it.
+    fn next_shared(&self, s: &Sequence) -> Option<(usize, Key)> {
+        let index = s.place.as_ref().filter(|_| !s.is_prefilled)?.shared;
+        s.chain.get(index).filter(|_| self.may_publish(s, index)).map(|key| (index, *key))
     }
 
     /// Divides what is left of the step among the prompts.

@@ -75,7 +75,7 @@ impl Scheduler {
     }
 
     /// Takes a request, or says at once why not.
-    pub fn admit(&mut self, request: Request) -> Result<RequestId, Refusal> {
+    pub fn admit(&mut self, mut request: Request) -> Result<RequestId, Refusal> {
         self.check(&request)?;
         let id = RequestId(self.admitted);
         self.admitted += 1;
@@ -85,8 +85,9 @@ impl Scheduler {
         let is_drafted = matches!(request.speculate, Speculate::Draft { .. });
         let root = Key::root(request.cache_key).then(&[u32::from(is_drafted)]);
         let mut chain = Chain::new(root, self.limits.block_size);
-        chain.extend(&request.prompt);
-        let prompt_len = request.prompt.len();
+        let tokens = std::mem::take(&mut request.prompt);
+        chain.extend(&tokens);
+        let prompt_len = tokens.len();
         let new_max = request.max_tokens.unwrap_or(usize::MAX);
         let sequence = Sequence {
             turn,
@@ -102,7 +103,7 @@ impl Scheduler {
             is_prefilled: false,
             drafted: 0,
             last_snapshot: None,
-            tokens: request.prompt.clone(),
+            tokens,
             chooser: Chooser::new(request),
         };
         self.waiting.insert(turn, sequence);

@@ -5,16 +5,24 @@ mod draft;
 
 pub use draft::Draft;
 
+/// Longer runs are not looked for.
+const NGRAM_MAX: usize = 32;
+
 /// What followed the last time that the last tokens occurred: of the longest run of at most `ngram` tokens that did.
 pub(crate) fn look_up(tokens: &[u32], ngram: usize, count: usize) -> &[u32] {
-    for n in (1..=ngram.min(tokens.len().saturating_sub(1))).rev() {
-        let (before, last) = (&tokens[..tokens.len() - 1], &tokens[tokens.len() - n..]);
-        if let Some(at) = before.windows(n).rposition(|window| window == last) {
-            let after = &tokens[at + n..];
-            return &after[..count.min(after.len())];
+    let ngram = ngram.min(NGRAM_MAX);
+    let (mut longest, mut after) = (0, tokens.len());
+    for end in (1..tokens.len()).rev() {
+        let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev()).take(ngram);
+        let common = pairs.take_while(|(a, b)| a == b).count();
+        if common > longest {
+            (longest, after) = (common, end);
+        }
+        if longest == ngram {
+            break;
         }
     }
-    &[]
+    &tokens[after..][..count.min(tokens.len() - after)]
 }
 
 #[cfg(test)]
@@ -36,5 +44,7 @@ mod tests {
         assert_eq!(look_up(&[1, 2, 3], 3, 5), none);
         assert_eq!(look_up(&[1], 3, 5), none);
         assert_eq!(look_up(&[1, 1, 1], 0, 5), none);
+        assert_eq!(look_up(&[], 3, 5), none);
+        assert_eq!(look_up(&[4; 100], usize::MAX, usize::MAX), [4]);
     }
 }
