@@ -8,7 +8,7 @@ use mlxcel_sched::{Failure, Finish, Limits, Request, RequestId, Speculate};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::toy::{Rotation, Toy};
+use crate::toy::{Rotation, Toy, When};
 use crate::world::{Flight, Server, World, prompt, request, warm};
 
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ enum Action {
     Ask(Asked),
     Steps(usize),
     Cancel(Index),
-    Fault,
+    Fault(When),
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ fn action() -> impl Strategy<Value = Action> {
         6 => asked,
         6 => (1..12usize).prop_map(Action::Steps),
         2 => any::<Index>().prop_map(Action::Cancel),
-        1 => Just(Action::Fault),
+        1 => prop_oneof![Just(When::Submitting), Just(When::Collecting)].prop_map(Action::Fault),
     ]
 }
 
@@ -106,8 +106,8 @@ impl History {
                 self.cancelled.insert(id);
             }
             Action::Cancel(_) => {}
-            Action::Fault => {
-                server.fault().strike();
+            Action::Fault(when) => {
+                server.fault().strike(when);
                 self.faults += 1;
             }
         }

@@ -3,7 +3,7 @@
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_sched::{Failure, Finish, Limits, Refusal, Request};
 
-use crate::toy::{Rotation, Toy, limits};
+use crate::toy::{Rotation, Toy, When, limits};
 use crate::world::{Server, Told, World, prompt, request, warm};
 
 /// Every kind of state a model can have.
@@ -187,11 +187,12 @@ fn a_cancelled_request_gives_back_what_it_had() {
 
 #[test]
 fn a_failed_step_fails_its_requests_only() {
-    for toy in kinds() {
+    for (toy, when) in kinds().into_iter().flat_map(|toy| [(toy, When::Submitting), (toy, When::Collecting)])
+    {
         let mut world = World::new(toy, limits());
         let hit: Vec<_> = (0..3).map(|i| world.ask(request(prompt(i, 20), 30))).collect();
         (0..5).for_each(|_| world.step());
-        world.fault.strike();
+        world.fault.strike(when);
         world.step();
         for id in &hit {
             let end = world.told[id].end.clone();
@@ -200,6 +201,24 @@ fn a_failed_step_fails_its_requests_only() {
         // The next ones find nothing of what the failed step left behind.
         let told = ask_all(&mut world);
         assert_answers(&toy, &told);
+    }
+}
+
+#[test]
+fn no_snapshot_is_kept_of_a_step_that_failed() {
+    let toy = Toy { is_recurrent: true, keeps_cache: false, ..Toy::default() };
+    let answer = toy.answer(&prompt(1, 17), &SamplingParams::default(), 20);
+    for steps in 1..24 {
+        let mut world = World::new(toy, Limits { sequences_max: 1, ..limits() });
+        world.ask(request(prompt(1, 17), 20));
+        (0..steps).for_each(|_| world.step());
+        // One who waits keeps the scheduler going after the failure.
+        world.ask(request(prompt(2, 40), 3));
+        world.fault.strike(When::Collecting);
+        world.step();
+        let longer = [prompt(1, 17), answer[..18].to_vec()].concat();
+        let told = world.answer(request(longer, 2));
+        assert_eq!(told.tokens, answer[18..], "{steps}");
     }
 }
 

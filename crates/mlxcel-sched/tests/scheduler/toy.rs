@@ -3,7 +3,7 @@
 //! it should answer is computed a second time from the tokens alone, without blocks, batches or a scheduler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use mlxcel_engine::sampling::{SamplingParams, sample};
 use mlxcel_engine::{EngineError, Feeds, HostTensor, Program, Ticket, step};
@@ -119,11 +119,21 @@ impl Toy {
 
 /// Makes the next step fail.
 #[derive(Clone, Default)]
-pub struct Fault(Arc<AtomicBool>);
+pub struct Fault(Arc<AtomicU8>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    Submitting = 1,
+    Collecting = 2,
+}
 
 impl Fault {
-    pub fn strike(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    pub fn strike(&self, when: When) {
+        self.0.store(when as u8, Ordering::Relaxed);
+    }
+
+    fn strikes(&self, when: When) -> bool {
+        self.0.compare_exchange(when as u8, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -134,18 +144,16 @@ struct ToyProgram {
     cache: Vec<Option<(u32, usize, u64)>>,
     /// A hash of so many tokens.
     slots: Vec<(u64, usize)>,
-    finished: Option<Vec<HostTensor>>,
+    finished: Option<Result<Vec<HostTensor>, EngineError>>,
     fault: Fault,
 }
 
 impl Program for ToyProgram {
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
         assert!(self.finished.is_none(), "one step at a time");
-        if self.fault.0.swap(false, Ordering::Relaxed) {
-            // What was to be written may be anything now.
-            let slots = ints(feeds, "slot_mapping");
-            slots.iter().filter(|s| **s >= 0).for_each(|&s| self.cache[s as usize] = None);
-            return Err(EngineError::OutOfMemory { what: "a test".to_string(), bytes: 1 });
+        if self.fault.strikes(When::Submitting) {
+            self.damage(feeds);
+            return Err(failure());
         }
         let (rows, logits) = self.step(feeds);
         let params = |r: usize| {
@@ -162,12 +170,16 @@ impl Program for ToyProgram {
         let drawn = HostTensor::new(&[rows], &drawn.collect::<Vec<_>>());
         let logits = HostTensor::new(&[rows, self.toy.vocab_size], &logits.concat());
         let output = |name: &&str| if *name == step::SAMPLED { drawn.clone() } else { logits.clone() };
-        self.finished = Some(outputs.iter().map(output).collect());
+        self.finished = Some(Ok(outputs.iter().map(output).collect()));
+        if self.fault.strikes(When::Collecting) {
+            self.damage(feeds);
+            self.finished = Some(Err(failure()));
+        }
         Ok(Ticket(0))
     }
 
     fn collect(&mut self, _: Ticket) -> Result<Vec<HostTensor>, EngineError> {
-        Ok(self.finished.take().expect("a step was submitted"))
+        self.finished.take().expect("a step was submitted")
     }
 
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
@@ -182,7 +194,20 @@ impl Program for ToyProgram {
     }
 }
 
+fn failure() -> EngineError {
+    EngineError::OutOfMemory { what: "a test".to_string(), bytes: 1 }
+}
+
 impl ToyProgram {
+    /// After a failure, what the step was to write may be anything.
+    fn damage(&mut self, feeds: &Feeds) {
+        let written = ints(feeds, "slot_mapping");
+        written.iter().filter(|s| **s >= 0).for_each(|&s| self.cache[s as usize] = None);
+        if self.toy.is_recurrent {
+            ints(feeds, "slot_ids").iter().for_each(|&s| self.slots[s as usize] = (0, usize::MAX));
+        }
+    }
+
     fn step(&mut self, feeds: &Feeds) -> (usize, Vec<Vec<f32>>) {
         let ints = |name: &str| ints(feeds, name);
         let (tokens, positions) = (ints("tokens"), ints("positions"));

@@ -163,8 +163,11 @@ impl Server for Flight {
                     self.scheduler.prepare();
                     self.scheduler.assert_integrity(Some(&step));
                 }
-                let outputs = self.program.collect(ticket).expect("a toy collects");
-                hear(&mut self.told, self.scheduler.complete(step, outputs));
+                let events = match self.program.collect(ticket) {
+                    Ok(outputs) => self.scheduler.complete(step, outputs),
+                    Err(error) => self.scheduler.fail(step, &error),
+                };
+                hear(&mut self.told, events);
             }
         }
         self.check();
