@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use conformance::models::{Fixture, fixtures};
 use mlxcel_cpu::{CpuEngine, CpuOptions};
-use mlxcel_engine::{Engine, ReferenceEngine};
+use mlxcel_engine::{Engine, Program, ReferenceEngine};
 use mlxcel_ir::Bindings;
-use mlxcel_sched::{Event, Limits, Request, RequestId, Runner, Sampling, Speculate, Traits};
+use mlxcel_sched::{Draft, Event, Limits, Request, RequestId, Runner, Sampling, Speculate, Traits};
 
 const FAMILIES: [&str; 7] = [
     "llama/f32",
@@ -25,6 +25,11 @@ fn cpu() -> CpuEngine {
 
 /// A runner with room for so many tokens.
 fn runner(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> Runner {
+    let (program, limits, traits) = compile(engine, fixture, capacity);
+    Runner::new(program, limits, traits)
+}
+
+fn compile(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> (Box<dyn Program>, Limits, Traits) {
     let model = fixture.model();
     let block_size = engine.caps().block_size;
     let limits = Limits {
@@ -50,7 +55,7 @@ fn runner(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> Runner {
         recompute_past: model.built.recompute_past,
         lengths_matter_past: model.built.lengths_matter_past,
     };
-    Runner::new(program, limits, traits)
+    (program, limits, traits)
 }
 
 /// Asks all at once and waits: the tokens of each, and how many of its prompt were found.
@@ -148,4 +153,36 @@ fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
             assert_eq!(ask(&mut kept, vec![again]).remove(0).0, alone, "{family} {n} from the cache");
         }
     }
+}
+
+#[test]
+fn guesses_change_no_token_at_any_temperature() {
+    let open = |name: &str| Fixture::open(&fixtures("golden").join(name));
+    let (target, rounded) = (open("llama/f32"), open("llama/bf16"));
+    let warm = |r: &mut Request, n: u32| {
+        let temperature = [0.0, 0.7, 1.3][n as usize % 3];
+        r.sampling = Sampling { temperature, seed: n, ..Sampling::default() };
+    };
+    let expected: Vec<_> = ask(&mut runner(&cpu(), &target, 2000), requests(&target, 40, warm));
+    let (program, limits, traits) = compile(&cpu(), &target, 400);
+    let (draft, _, draft_traits) = compile(&cpu(), &rounded, 400);
+    let draft = Draft { program: draft, traits: draft_traits };
+    let mut guessing = Runner::new(program, limits, traits).with_draft(draft).expect("they go together");
+    let told = ask(
+        &mut guessing,
+        requests(&target, 40, |r, n| {
+            warm(r, n);
+            r.speculate = match n % 2 {
+                0 => Speculate::Draft { tokens: 3 },
+                _ => Speculate::Lookup { ngram: 2, tokens: 3 },
+            };
+        }),
+    );
+    for (n, (told, expected)) in told.iter().zip(&expected).enumerate() {
+        assert_eq!(told.0, expected.0, "request {n}");
+    }
+    let stats = guessing.stats();
+    // The same weights, rounded, are mostly right.
+    assert!(stats.tokens_guessed_right > 40, "{stats:?}");
+    assert!(stats.steps < 150, "{stats:?}");
 }

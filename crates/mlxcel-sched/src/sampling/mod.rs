@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use candidates::{Candidates, top_n_sigma};
-use mlxcel_engine::sampling::{SamplingParams, argmax, top_logprobs, uniform};
+use mlxcel_engine::sampling::{SamplingParams, argmax, sample, top_logprobs, uniform};
 pub use params::{Dry, Mirostat, Sampling, Xtc};
 
 use crate::{Constraint, Failure, Finish, Logprobs, Request};
@@ -139,6 +139,9 @@ impl Chooser {
             return argmax(logits);
         }
         let Some(mirostat) = self.sampling.mirostat else {
+            if self.sampling.filters_as_graph() {
+                return sample(logits, &self.in_graph, step);
+            }
             let left = self.sampling.filter(logits, uniform(seed ^ XTC_SEED, step));
             return left.tokens[left.draw(uniform(seed, step))];
         };
@@ -162,6 +165,11 @@ impl Sampling {
         if self.top_n_sigma > 0.0 {
             top_n_sigma(logits, self.top_n_sigma);
         }
+    }
+
+    /// Whether nothing is filtered that the graph does not filter.
+    fn filters_as_graph(&self) -> bool {
+        self.typical_p >= 1.0 && self.xtc.is_none() && self.mirostat.is_none()
     }
 
     /// What may be drawn of reweighed logits.

@@ -172,8 +172,13 @@ fn the_host_draws_what_the_graph_draws() {
             ..Sampling::default()
         };
         let tokens: Vec<u32> = (0..1 + seed % 7).collect();
-        let expected = mlxcel_engine::sampling::sample(&logits, &sampling.in_graph(), tokens.len() as u32);
+        let expected = sample(&logits, &sampling.in_graph(), tokens.len() as u32);
         assert!(sampling.fits_graph());
+        if sampling.temperature > 0.0 {
+            let left = sampling.filter(&logits, 0.0);
+            let drawn = left.tokens[left.draw(uniform(seed, tokens.len() as u32))];
+            assert_eq!(drawn, expected, "by our own filters, seed {seed}");
+        }
         let choice = chooser(sampling).choose(&tokens, 1, Row::Logits(logits)).expect("a token");
         assert_eq!(choice.token, expected, "seed {seed}");
     }
