@@ -57,8 +57,14 @@ pub struct Call {
 
 static ROUTES: &[&Route] = &[
     &page::PAGE,
-    &page::SCRIPT,
     &page::STYLE,
+    &page::ICON,
+    &page::APP,
+    &page::API,
+    &page::VIEW,
+    &page::STORE,
+    &page::MARKDOWN,
+    &page::HIGHLIGHT,
     &health::HEALTH,
     &health::READY,
     &metrics::METRICS,

@@ -8,45 +8,31 @@ use axum::response::{IntoResponse as _, Response};
 use super::{Access, Call, Route};
 use crate::app::App;
 use crate::openapi::{Described, Reply};
-use crate::refusal::Refusal;
 
-pub static PAGE: Route = Route {
-    method: Method::GET,
-    paths: &["/"],
-    summary: "The chat page.",
-    access: Access::Open,
-    described: Described { request: None, response: Reply::Text("text/html") },
-    handler: |app, call| Box::pin(page(app, call)),
-};
-
-pub static SCRIPT: Route = Route {
-    method: Method::GET,
-    paths: &["/app.js"],
-    summary: "The script of the chat page.",
-    access: Access::Open,
-    described: Described { request: None, response: Reply::Text("text/javascript") },
-    handler: |app, call| Box::pin(script(app, call)),
-};
-
-pub static STYLE: Route = Route {
-    method: Method::GET,
-    paths: &["/style.css"],
-    summary: "The style of the chat page.",
-    access: Access::Open,
-    described: Described { request: None, response: Reply::Text("text/css") },
-    handler: |app, call| Box::pin(style(app, call)),
-};
-
-async fn page(_: Arc<App>, _: Call) -> Result<Response, Refusal> {
-    Ok(file("text/html; charset=utf-8", include_str!("../page/index.html")))
+/// Routes of files that are part of the program.
+macro_rules! files {
+    ($($name:ident: $path:literal, $kind:literal, $file:literal, $summary:literal;)*) => {
+        $(pub static $name: Route = Route {
+            method: Method::GET,
+            paths: &[$path],
+            summary: $summary,
+            access: Access::Open,
+            described: Described { request: None, response: Reply::Text($kind) },
+            handler: |_: Arc<App>, _: Call| Box::pin(async { Ok(file($kind, include_str!($file))) }),
+        };)*
+    };
 }
 
-async fn script(_: Arc<App>, _: Call) -> Result<Response, Refusal> {
-    Ok(file("text/javascript; charset=utf-8", include_str!("../page/app.js")))
-}
-
-async fn style(_: Arc<App>, _: Call) -> Result<Response, Refusal> {
-    Ok(file("text/css; charset=utf-8", include_str!("../page/style.css")))
+files! {
+    PAGE: "/", "text/html; charset=utf-8", "../page/index.html", "The chat page.";
+    STYLE: "/page/style.css", "text/css; charset=utf-8", "../page/style.css", "Its style.";
+    ICON: "/page/icon.svg", "image/svg+xml", "../page/icon.svg", "Its icon.";
+    APP: "/page/app.js", "text/javascript; charset=utf-8", "../page/app.js", "Its script.";
+    API: "/page/api.js", "text/javascript; charset=utf-8", "../page/api.js", "How it asks the server.";
+    VIEW: "/page/view.js", "text/javascript; charset=utf-8", "../page/view.js", "What it shows.";
+    STORE: "/page/store.js", "text/javascript; charset=utf-8", "../page/store.js", "What it keeps.";
+    MARKDOWN: "/page/markdown.js", "text/javascript; charset=utf-8", "../page/markdown.js", "How answers are set.";
+    HIGHLIGHT: "/page/highlight.js", "text/javascript; charset=utf-8", "../page/highlight.js", "How code is coloured.";
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
@@ -58,7 +44,7 @@ fn file(kind: &'static str, text: &'static str) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
         (
             header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
              form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
         ),
     ];

@@ -36,7 +36,7 @@ fn a_missing_or_wrong_key_opens_no_route_but_the_page() {
         }
         assert_eq!(client.get("/nothing/here").status, 401, "what exists is not told either");
     }
-    for path in ["/", "/app.js", "/style.css"] {
+    for path in ["/", "/page/app.js", "/page/style.css"] {
         let client = Client { key: None, ..house.client.clone() };
         assert_eq!(client.get(path).status, 200, "{path} is asked for before there is a key");
     }

@@ -12,5 +12,6 @@ mod faults;
 mod front;
 mod house;
 mod life;
+mod page;
 mod pool;
 mod tools;
