@@ -164,9 +164,11 @@ impl Step {
             } else {
                 batch.push(state, &[tokens, &part.guesses].concat(), part.start, rows, sampling);
             }
-            let on_host = s.chooser.needs_logits(s.made());
-            wants_logits |= part.draws && (on_host || is_checked(self.number, s.made()));
-            wants_drawn |= part.draws && !on_host;
+            let (first, last) = (s.made(), s.made() + part.guesses.len());
+            let is_seen = s.chooser.needs_logits(first) || is_checked(self.number, first);
+            wants_logits |= part.draws && is_seen;
+            // A long enough answer may need them no more.
+            wants_drawn |= part.draws && !s.chooser.needs_logits(last);
         }
         self.feeds = batch.feeds();
         self.outputs.clear();

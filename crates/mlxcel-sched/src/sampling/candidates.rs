@@ -1,6 +1,8 @@
 //! Tokens that may still be drawn, the likeliest first, and the filters that shorten the list. A weight is proportional
 //! to a probability; filters that speak of probabilities mean those among the tokens that are left.
 
+use mlxcel_engine::sampling::argmax;
+
 use super::Xtc;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +28,10 @@ impl Candidates {
     pub(super) fn new(logits: &[f32], temperature: f32, top_k: u32) -> Self {
         let possible = |t: &u32| logits[*t as usize] > f32::NEG_INFINITY;
         let mut tokens: Vec<u32> = (0..logits.len() as u32).filter(possible).collect();
+        // Penalties beyond all measure may leave none.
+        if tokens.is_empty() {
+            return Candidates { tokens: vec![argmax(logits)], weights: vec![1.0] };
+        }
         let by = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         let keep = if top_k == 0 { tokens.len() } else { (top_k as usize).min(tokens.len()) };
         if keep < tokens.len() {

@@ -112,9 +112,9 @@ impl Sampling {
             ("min_p", self.min_p, 0.0..=1.0, share),
             ("typical_p", self.typical_p, 0.0..=1.0, share),
             ("top_n_sigma", self.top_n_sigma, 0.0..=f32::MAX, not_negative),
-            ("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE..=f32::MAX, "greater than 0"),
-            ("frequency_penalty", self.frequency_penalty, f32::MIN..=f32::MAX, "a number"),
-            ("presence_penalty", self.presence_penalty, f32::MIN..=f32::MAX, "a number"),
+            ("repetition_penalty", self.repetition_penalty, 1e-3..=1e3, "between 0.001 and 1000"),
+            ("frequency_penalty", self.frequency_penalty, -1e3..=1e3, "between -1000 and 1000"),
+            ("presence_penalty", self.presence_penalty, -1e3..=1e3, "between -1000 and 1000"),
         ];
         if let Some(xtc) = &self.xtc {
             fields.push(("xtc_probability", xtc.probability, 0.0..=1.0, share));

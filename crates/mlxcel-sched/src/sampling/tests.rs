@@ -196,6 +196,33 @@ fn xtc_strikes_as_often_as_it_is_asked_to() {
 }
 
 #[test]
+fn logits_at_the_edge_of_f32_still_give_a_token() {
+    let extreme = [f32::MAX, f32::MIN, f32::NEG_INFINITY, 1e-40, 0.0];
+    for n in 0..500u32 {
+        let pick = |salt: u32, of: usize| (uniform(n, salt) * of as f32) as usize;
+        let logits: Vec<f32> = (0..20).map(|t| extreme[pick(t, 5)]).collect();
+        let sampling = Sampling {
+            temperature: [1e-38, 1.0, f32::MAX][pick(30, 3)],
+            repetition_penalty: [1e-3, 1.0, 1e3][pick(31, 3)],
+            frequency_penalty: [-1e3, 0.0, 1e3][pick(32, 3)],
+            typical_p: [0.0, 0.5, 1.0][pick(33, 3)],
+            top_p: [0.0, 1.0][pick(34, 2)],
+            top_n_sigma: [0.0, 1.0, f32::MAX][pick(35, 3)],
+            xtc: [None, Some(Xtc { probability: 1.0, threshold: 0.0 })][pick(36, 2)],
+            mirostat: [None, Some(Mirostat { tau: 0.0, eta: f32::MAX })][pick(37, 2)],
+            logit_bias: [(3, f32::MAX), (3, f32::MAX), (4, f32::MIN)].into(),
+            ..Sampling::default()
+        };
+        sampling.check(20).expect("all of it is allowed");
+        let mut chooser = chooser(sampling);
+        for _ in 0..3 {
+            let choice = chooser.choose(&[1, 2, 3, 3, 4], 1, Row::Logits(logits.clone()));
+            assert!(choice.is_ok_and(|choice| choice.token < 20));
+        }
+    }
+}
+
+#[test]
 fn values_without_a_meaning_are_refused_by_name() {
     let refused = |sampling: Sampling| match sampling.check(10) {
         Err(crate::Refusal::Sampling { field, .. }) => field,

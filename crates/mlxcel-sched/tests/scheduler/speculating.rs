@@ -18,7 +18,9 @@ fn requests(speculate: impl Fn(u32) -> Speculate) -> Vec<Request> {
             _ => Sampling { mirostat: Some(Mirostat { tau: 2.0, eta: 0.3 }), ..warm(n).0 },
         };
         let end_ids = Arc::new([17].into());
-        Request { sampling, end_ids, speculate: speculate(n), ..request(repeating, 25 + n as usize) }
+        let min_tokens = n as usize;
+        let speculate = speculate(n);
+        Request { sampling, end_ids, min_tokens, speculate, ..request(repeating, 25 + n as usize) }
     };
     (0..12).map(ask).collect()
 }
