@@ -85,6 +85,12 @@ impl Plan {
         Plan { budget, ..Plan::default() }
     }
 
+    /// Leaves room for so many tokens with those that are in it.
+    pub(crate) fn set_budget(&mut self, tokens: usize) {
+        let taken: usize = self.parts.iter().map(Part::tokens).sum();
+        self.budget = tokens.saturating_sub(taken);
+    }
+
     /// Takes a sequence into the step.
     pub(crate) fn add(&mut self, sequence: &mut Sequence, part: Part) {
         self.budget -= part.tokens();

@@ -43,7 +43,7 @@ impl Scheduler {
         let (mut has_room, mut i) = (true, 0);
         while i < self.running.len() {
             let s = &self.running[i];
-            if s.is_planned || s.remaining() != 1 || !s.is_ready(pass) {
+            if s.is_planned || s.remaining() != 1 || !s.is_ready(pass) || plan.budget == 0 {
                 i += 1;
             } else if self.must_begin_anew(s) {
                 match pass {

@@ -38,6 +38,12 @@ impl Runner {
         self.scheduler.cancel(id);
     }
 
+    /// Tokens of a step from the next one on. Someone with a clock can keep steps short by it; answers do not depend on
+    /// it.
+    pub fn set_batch_tokens_max(&mut self, tokens: usize) {
+        self.scheduler.set_batch_tokens_max(tokens);
+    }
+
     /// One step. While the engine computes it, the next one is planned. No event and [`is_idle`](Self::is_idle)
     /// means that there is nothing to do.
     pub fn step(&mut self) -> Vec<Event> {

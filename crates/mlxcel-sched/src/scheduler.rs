@@ -70,6 +70,12 @@ impl Scheduler {
         self.traits.max_context.min(cache)
     }
 
+    /// Tokens of a step from the next one on. Someone with a clock can keep steps short by it; answers do not depend on
+    /// it. A step has room for one token of each running sequence in any case.
+    pub fn set_batch_tokens_max(&mut self, tokens: usize) {
+        self.limits.batch_tokens_max = tokens.max(self.limits.sequences_max);
+    }
+
     pub fn traits(&self) -> &Traits {
         &self.traits
     }
@@ -168,6 +174,7 @@ impl Scheduler {
     pub fn plan(&mut self) -> Option<Step> {
         assert!(!self.is_in_flight, "a step is completed before the next one is planned");
         let mut plan = self.prepared.take().unwrap_or_else(|| Plan::new(self.limits.batch_tokens_max));
+        plan.set_budget(self.limits.batch_tokens_max);
         let mut near = 0;
         plan.retain(|turn| {
             let found = self.find_near(turn, near);

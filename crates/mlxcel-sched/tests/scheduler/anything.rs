@@ -16,6 +16,7 @@ enum Action {
     Ask(Asked),
     Steps(usize),
     Cancel(Index),
+    StepsOf(usize),
     Fault(When),
 }
 
@@ -46,6 +47,7 @@ fn action() -> impl Strategy<Value = Action> {
         6 => asked,
         6 => (1..12usize).prop_map(Action::Steps),
         2 => any::<Index>().prop_map(Action::Cancel),
+        1 => (1..40usize).prop_map(Action::StepsOf),
         1 => prop_oneof![Just(When::Submitting), Just(When::Collecting)].prop_map(Action::Fault),
     ]
 }
@@ -106,6 +108,7 @@ impl History {
                 self.cancelled.insert(id);
             }
             Action::Cancel(_) => {}
+            Action::StepsOf(tokens) => server.set_batch_tokens_max(tokens),
             Action::Fault(when) => {
                 server.fault().strike(when);
                 self.faults += 1;

@@ -78,6 +78,27 @@ fn the_smallest_steps_give_the_same_tokens() {
 }
 
 #[test]
+fn steps_can_be_made_shorter_and_longer_at_any_time() {
+    for toy in kinds() {
+        let mut world = World::new(toy, limits());
+        let asked = crowd()
+            .into_iter()
+            .map(|(prompt, count, seed)| Request { sampling: warm(seed).0, ..request(prompt, count) });
+        let ids: Vec<_> = asked.map(|asked| world.ask(asked)).collect();
+        for tokens in [1, 40, 8, 17].into_iter().cycle() {
+            world.runner.set_batch_tokens_max(tokens);
+            // What was prepared with more is computed with more, which are at most single tokens.
+            (0..3).for_each(|_| world.step());
+            assert!(world.runner.stats().batch_tokens <= tokens.max(8));
+            if world.runner.is_idle() {
+                break;
+            }
+        }
+        assert_answers(&toy, &ids.iter().map(|id| world.told[id].clone()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn a_prompt_that_was_computed_is_found() {
     let mut world = World::new(Toy::default(), limits());
     let first = world.answer(request(prompt(1, 21), 8));

@@ -37,6 +37,7 @@ fn hear(ledger: &mut Ledger, events: Vec<Event>) {
 pub trait Server {
     fn ask(&mut self, request: Request) -> RequestId;
     fn cancel(&mut self, id: RequestId);
+    fn set_batch_tokens_max(&mut self, tokens: usize);
     /// Gets on by one step or half a step, after which nothing may be lost.
     fn step(&mut self);
     fn scheduler(&self) -> &Scheduler;
@@ -87,6 +88,10 @@ impl Server for World {
     fn cancel(&mut self, id: RequestId) {
         self.runner.cancel(id);
         self.scheduler().assert_integrity(None);
+    }
+
+    fn set_batch_tokens_max(&mut self, tokens: usize) {
+        self.runner.set_batch_tokens_max(tokens);
     }
 
     fn step(&mut self) {
@@ -151,6 +156,10 @@ impl Server for Flight {
     fn cancel(&mut self, id: RequestId) {
         self.scheduler.cancel(id);
         self.check();
+    }
+
+    fn set_batch_tokens_max(&mut self, tokens: usize) {
+        self.scheduler.set_batch_tokens_max(tokens);
     }
 
     fn step(&mut self) {
