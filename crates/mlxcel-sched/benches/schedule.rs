@@ -19,7 +19,7 @@ fn main() {
     }
 }
 
-/// The time of a step, and how much of it is spent between one step and the next.
+/// The median time of a step, and of what of it is spent between one step and the next.
 fn measure(sequences: usize, prompt: usize) -> [Duration; 2] {
     let mut scheduler = scheduler(sequences, prompt + STEPS as usize + 100);
     for n in 0..sequences as u32 {
@@ -29,14 +29,18 @@ fn measure(sequences: usize, prompt: usize) -> [Duration; 2] {
         scheduler.admit(request).expect("there is room");
     }
     while scheduler.stats().batch_tokens != sequences {
-        step(&mut scheduler, &mut [Duration::ZERO; 2]);
+        step(&mut scheduler);
     }
-    let mut times = [Duration::ZERO; 2];
-    for _ in 0..STEPS {
-        step(&mut scheduler, &mut times);
+    let times = (0..STEPS).map(|_| {
+        let times = step(&mut scheduler);
         assert_eq!(scheduler.stats().batch_sequences, sequences, "all of them run");
-    }
-    times.map(|time| time / STEPS)
+        times
+    });
+    let (mut total, mut between): (Vec<Duration>, Vec<Duration>) = times.unzip();
+    [&mut total, &mut between].map(|times| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    })
 }
 
 fn scheduler(sequences: usize, tokens: usize) -> Scheduler {
@@ -59,7 +63,7 @@ fn scheduler(sequences: usize, tokens: usize) -> Scheduler {
     Scheduler::new(limits, traits)
 }
 
-fn step(scheduler: &mut Scheduler, [total, between]: &mut [Duration; 2]) {
+fn step(scheduler: &mut Scheduler) -> (Duration, Duration) {
     let begun = Instant::now();
     let step = scheduler.plan().expect("there is work");
     let planned = begun.elapsed();
@@ -71,8 +75,7 @@ fn step(scheduler: &mut Scheduler, [total, between]: &mut [Duration; 2]) {
     let begun = Instant::now();
     scheduler.complete(step, outputs);
     let completed = begun.elapsed();
-    *total += planned + prepared + completed;
-    *between += planned + completed;
+    (planned + prepared + completed, planned + completed)
 }
 
 /// Some token for each row; of logits few, since looking at them is not scheduling.
