@@ -91,6 +91,15 @@ impl ToolSyntax {
         }
     }
 
+    /// What every call of a form ends with, if it has such a mark.
+    pub(crate) fn closers(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes | Self::QwenXml | Self::Glm => &[tagged::CLOSE],
+            Self::DeepSeek | Self::DeepSeek31 => &[deepseek::BLOCK_END, deepseek::CALL_END],
+            Self::Llama3 | Self::MistralList | Self::Mistral | Self::Harmony => &[],
+        }
+    }
+
     /// Whether an answer that begins like this may be a call without a marker.
     pub(crate) fn begins_bare(self, text: &str) -> bool {
         self == Self::Llama3 && text.starts_with('{')

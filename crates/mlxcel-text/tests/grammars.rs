@@ -2,9 +2,10 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use mlxcel_text::{Error, GrammarLimits, GrammarSource, Grammars, Matcher, Vocabulary};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// Ids beyond the tokenizer's, as models that pad their output layer have them.
@@ -262,6 +263,25 @@ fn expressions_that_ask_for_too_much_are_refused() {
         assert!(expected, "{}: {error:?}", &text[..text.len().min(30)]);
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn any_text_is_a_grammar_or_refused(
+        text in "[a-cA-C0-9\"/:|()\\[\\]{}*+?<>^$.,\\\\ \n~&%#=é-]{0,40}",
+        start in prop_oneof![Just(""), Just("start: "), Just("root ::= "), Just("start: \"a\" "), Just("(?i)")],
+    ) {
+        let text = format!("{start}{text}");
+        for source in [regex(&text), lark(&text), GrammarSource::Gbnf(text.clone())] {
+            if let Err(error) = GRAMMARS.get(&source) {
+                let is_refused = matches!(error, Error::GrammarRefused { .. } | Error::GrammarTooLarge { .. });
+                prop_assert!(is_refused, "{source:?}: {error:?}");
+            }
+        }
+    }
+}
+
+static GRAMMARS: LazyLock<Grammars> = LazyLock::new(grammars);
 
 #[test]
 fn schemas_that_cannot_be_enforced_are_refused() {

@@ -281,6 +281,31 @@ fn text_is_given_as_soon_as_it_is_certain() {
 }
 
 #[test]
+fn a_header_that_goes_on_and_on_is_text() {
+    let text = format!("<|channel|>{}<|message|>x", "final ".repeat(400));
+    for portions in [&[][..], &[1], &[700, 3]] {
+        let parsed = parse(format(ToolSyntax::Harmony, Some(ReasoningStyle::Harmony)), "", &text, portions);
+        assert_eq!(parsed, answer(&text, "", &[]));
+    }
+}
+
+#[test]
+fn a_call_with_a_megabyte_of_arguments_is_read_in_small_portions() {
+    let code = "if (a[0] > 1) { b(\\\"}\\\"); }\\n".repeat(30_000);
+    for (syntax, before, after) in [
+        (ToolSyntax::Hermes, "<tool_call>{\"name\": \"weather\", \"arguments\": ", "}</tool_call>"),
+        (ToolSyntax::Llama3, "{\"name\": \"weather\", \"parameters\": ", "}"),
+        (ToolSyntax::Mistral, "[TOOL_CALLS]weather[ARGS]", ""),
+        (ToolSyntax::Harmony, "<|channel|>commentary to=functions.weather<|message|>", "<|call|>"),
+    ] {
+        let arguments = format!("{{\"city\":\"{code}\"}}");
+        let text = format!("{before}{arguments}{after}");
+        let parsed = parse(format(syntax, None), "", &text, &[5]);
+        assert!(parsed == answer("", "", &[("weather", &arguments)]), "{syntax:?}");
+    }
+}
+
+#[test]
 fn tools_that_make_no_sense_are_refused() {
     let invalid = |tools: &[Value]| ToolSet::from_openai(tools).expect_err("refused");
     let twice = [function("a", json!({})), function("a", json!({}))];

@@ -173,6 +173,39 @@ test("a key is asked for and used", async (page) => {
   page.problems = page.problems.filter((problem) => !problem.includes("401"));
 });
 
+test("code and messages are copied", async (page) => {
+  await answered(page, "show markdown");
+  await page.value("(() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; })()");
+  await page.click("#messages .body > figure [data-copy]");
+  await page.until("window.copied", "the code");
+  assert.match(await page.value("window.copied"), /^def greet[\s\S]*# done$/);
+  await page.click("#messages > li:last-child .foot button");
+  await page.until("window.copied.startsWith('# A heading')", "the message as it was written");
+});
+
+test("the appearance can be chosen and is kept", async (page) => {
+  const ground = "getComputedStyle(document.body).backgroundColor";
+  assert.equal(await page.value(ground), "rgb(255, 255, 255)");
+  await page.click("#open-settings");
+  await page.value("(() => { document.getElementById('set-theme').value = 'dark'; })()");
+  await page.press("Escape");
+  await page.until(`${ground} === "rgb(21, 25, 26)"`, "the dark");
+  await page.open(url);
+  await page.until(`${ground} === "rgb(21, 25, 26)"`, "the dark again");
+});
+
+test("a person who scrolls up is left alone", async (page) => {
+  await ask(page, "endless");
+  const area = "document.getElementById('scroll')";
+  await page.until(`${area}.scrollTop > 300`, "a long answer");
+  await page.send("Input.dispatchMouseEvent", { type: "mouseWheel", x: 600, y: 300, deltaX: 0, deltaY: -250 });
+  await page.until(`${area}.scrollHeight - ${area}.scrollTop - ${area}.clientHeight > 100`, "the text above");
+  const before = await page.value(`${area}.scrollTop`);
+  const length = await page.value(`${last(".body")}.textContent.length`);
+  await page.until(`${last(".body")}.textContent.length > ${length + 400}`, "more words");
+  assert.ok(Math.abs(await page.value(`${area}.scrollTop`) - before) < 3, "the page did not jump");
+});
+
 test("the keyboard is enough", async (page) => {
   await page.value("document.activeElement.blur()");
   await page.press("/");

@@ -6,6 +6,8 @@ use super::{first_marker, undecided};
 use crate::tools::{ToolCall, ToolSet};
 
 const MESSAGE: &str = "<|message|>";
+/// What is longer is no header.
+const HEADER_BYTES_MAX: usize = 1024;
 const HEADER: &[&str] = &["<|start|>", "<|channel|>"];
 /// What ends the text of a message. The last two begin the next one.
 const BODY_ENDS: &[&str] = &["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"];
@@ -17,6 +19,8 @@ pub(super) struct Harmony {
     state: State,
     /// The header of the message in `state`, to give it back should it be no call.
     header: String,
+    /// How much of the buffer was searched for the end of a call.
+    searched: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ enum State {
 
 impl Harmony {
     pub(super) fn new(tools: ToolSet) -> Self {
-        Self { tools, buffer: String::new(), state: State::Begin, header: String::new() }
+        Self { tools, buffer: String::new(), state: State::Begin, header: String::new(), searched: 0 }
     }
 
     pub(super) fn push(&mut self, text: &str, out: &mut Emitter) {
@@ -86,8 +90,18 @@ impl Harmony {
     }
 
     fn header(&mut self, out: &mut Emitter) -> bool {
-        let Some(at) = self.buffer.find(MESSAGE) else { return false };
+        let at = match self.buffer.find(MESSAGE) {
+            Some(at) if at <= HEADER_BYTES_MAX => at,
+            None if self.buffer.len() < HEADER_BYTES_MAX + MESSAGE.len() => return false,
+            _ => {
+                out.content(&self.buffer[..1]);
+                self.buffer.drain(..1);
+                self.state = State::Between;
+                return true;
+            }
+        };
         self.header = self.buffer.drain(..at + MESSAGE.len()).collect();
+        self.searched = 0;
         let header = &self.header[..at];
         let channel = header.split("<|channel|>").nth(1).unwrap_or_default().trim_start();
         self.state = match recipient(header).filter(|_| !self.tools.is_empty()) {
@@ -102,8 +116,9 @@ impl Harmony {
     }
 
     fn body(&mut self, out: &mut Emitter) -> bool {
-        let found = first_marker(&self.buffer, BODY_ENDS);
+        let found = self.end_of_body();
         if let (None, State::Call { .. }) = (found, &self.state) {
+            self.searched = self.buffer.len();
             return false;
         }
         let end = found.map_or(self.buffer.len() - undecided(&self.buffer, BODY_ENDS), |(at, _)| at);
@@ -126,6 +141,15 @@ impl Harmony {
             _ => {}
         }
         true
+    }
+
+    /// The first mark that ends the text; what was searched before is not searched again.
+    fn end_of_body(&self) -> Option<(usize, &'static str)> {
+        let longest = BODY_ENDS.iter().map(|mark| mark.len()).max().unwrap_or(0);
+        let from =
+            (0..=self.searched.saturating_sub(longest)).rev().find(|&at| self.buffer.is_char_boundary(at));
+        let from = from.unwrap_or(0);
+        first_marker(&self.buffer[from..], BODY_ENDS).map(|(at, mark)| (from + at, mark))
     }
 
     /// A call, or, if its arguments are no object, the text as the model wrote it.

@@ -5,7 +5,7 @@ use super::{OutputFormat, first_marker, undecided};
 use crate::reasoning::ReasoningStyle;
 use crate::tools::{Parsed, ToolSet, ToolSyntax};
 
-/// What may be a call is looked at with every portion while it is short, and later when a bracket was closed.
+/// What may be a call is looked at with every portion while it is short.
 const SHORT_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Marked {
     is_first: bool,
     /// How much of the buffer was looked at as a call.
     tried: usize,
+    /// How much of it was searched for the mark that closes a call.
+    searched: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,7 @@ impl Marked {
             mode: if is_open { Mode::Reasoning } else { Mode::Start },
             is_first: true,
             tried: 0,
+            searched: 0,
         }
     }
 
@@ -149,9 +152,8 @@ impl Marked {
     }
 
     fn call(&mut self, input: Input, out: &mut Emitter) -> bool {
-        let is_worth_a_look = self.buffer.len() < SHORT_BYTES
-            || input == Input::Ended
-            || self.buffer[self.tried..].contains(['}', ']', '>']);
+        let is_worth_a_look = self.syntax.is_some_and(|syntax| self.is_worth_a_look(syntax, input));
+        self.searched = self.buffer.len();
         let Some(syntax) = self.syntax.filter(|_| is_worth_a_look) else { return false };
         match syntax.parse(&self.buffer, &self.tools, input == Input::Ended) {
             Parsed::Incomplete if input == Input::GoesOn => {
@@ -169,8 +171,25 @@ impl Marked {
                 self.mode = Mode::Content;
             }
         }
-        self.tried = 0;
+        (self.tried, self.searched) = (0, 0);
         true
+    }
+
+    /// Looking at a long call with every portion would take time by the square of its length. So it is looked at where
+    /// a mark closes it, or, in forms without such a mark, whenever it has grown by a good part; at the latest at the end.
+    fn is_worth_a_look(&self, syntax: ToolSyntax, input: Input) -> bool {
+        if self.buffer.len() < SHORT_BYTES || input == Input::Ended {
+            return true;
+        }
+        let closers = syntax.closers();
+        let overlap = closers.iter().map(|mark| mark.len()).max().unwrap_or(0);
+        let from =
+            (0..=self.searched.saturating_sub(overlap)).rev().find(|&at| self.buffer.is_char_boundary(at));
+        let new = &self.buffer[from.unwrap_or(0)..];
+        match closers {
+            [] => self.buffer.len() - self.tried > self.tried / 8,
+            _ => closers.iter().any(|mark| new.contains(mark)),
+        }
     }
 
     fn emit(&mut self, len: usize, out: &mut Emitter) {
