@@ -192,6 +192,9 @@ engine!(the_reference_engine_behind_every_pass, Optimised);
 engine!(the_cpu_engine, cpu(CpuOptions::default()));
 engine!(
     the_cpu_engine_on_one_plain_core,
-    cpu(CpuOptions { threads: Some(1), level: Some(SimdLevel::Baseline) })
+    cpu(CpuOptions { threads: Some(1), level: Some(SimdLevel::Baseline), ..CpuOptions::default() })
 );
-engine!(the_cpu_engine_on_three_threads_with_avx2, cpu(CpuOptions { threads: Some(3), level: avx2() }));
+engine!(
+    the_cpu_engine_on_three_threads_with_avx2,
+    cpu(CpuOptions { threads: Some(3), level: avx2(), ..CpuOptions::default() })
+);

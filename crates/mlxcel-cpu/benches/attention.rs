@@ -43,7 +43,8 @@ impl WeightSource for NoWeights {
 fn main() {
     println!("| shape | cache | depth | tokens | ms | cache read, GB/s | GFLOP/s |");
     println!("|---|---|---|---|---|---|---|");
-    let engine = CpuEngine::new(CpuOptions { threads: Some(1), level: None }).expect("one thread starts");
+    let engine = CpuEngine::new(CpuOptions { threads: Some(1), level: None, ..CpuOptions::default() })
+        .expect("one thread starts");
     for shape in &SHAPES {
         for cache in CACHES {
             for step in STEPS {

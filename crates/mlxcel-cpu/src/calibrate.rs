@@ -207,7 +207,9 @@ mod tests {
     #[test]
     fn every_level_measures_what_it_has() {
         for level in SimdLevel::available() {
-            let engine = CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level) }).unwrap();
+            let engine =
+                CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level), ..CpuOptions::default() })
+                    .unwrap();
             let measured = engine.calibrate(1 << 22).unwrap();
             let is_speed = |speed: f64| speed.is_finite() && speed > 0.0;
             assert!(is_speed(measured.read_bytes_per_s) && is_speed(measured.f32_flop_per_s), "{measured:?}");
@@ -218,7 +220,8 @@ mod tests {
 
     #[test]
     fn memory_that_cannot_be_had_is_refused() {
-        let engine = CpuEngine::new(CpuOptions { threads: Some(1), level: None }).unwrap();
+        let engine =
+            CpuEngine::new(CpuOptions { threads: Some(1), level: None, ..CpuOptions::default() }).unwrap();
         assert!(engine.calibrate(usize::MAX).is_err());
     }
 }

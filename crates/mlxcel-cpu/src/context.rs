@@ -5,7 +5,7 @@ use mlxcel_engine::EngineError;
 
 use crate::kernels::copy;
 use crate::layout::Layout;
-use crate::memory::{Pool, Scratch};
+use crate::memory::{Pool, Scratch, Slabs};
 use crate::simd::SimdLevel;
 use crate::threads::Threads;
 use crate::view::View;
@@ -17,6 +17,19 @@ pub(crate) struct Context {
     pub(crate) level: SimdLevel,
     pub(crate) threads: Threads,
     pub(crate) pool: Pool,
+    pub(crate) slabs: Slabs,
+    pub(crate) products: Products,
+}
+
+/// How activations meet weights of 16 bits and fewer, where the processor has instructions for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Products {
+    /// As exact as `f32` activations and decoded weights in `f32`.
+    #[default]
+    Exact,
+    /// Tokens that other known tokens follow are multiplied in `bf16`; the last known token of a sequence, from which
+    /// the next is drawn, with activations of 16 bits.
+    Fast,
 }
 
 /// An operand: a view, and the packed or segmented form where it is a weight.

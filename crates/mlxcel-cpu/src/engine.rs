@@ -6,9 +6,9 @@ use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
 use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
-use crate::context::Context;
+use crate::context::{Context, Products};
 use crate::kernels::linear::k_step;
-use crate::memory::Pool;
+use crate::memory::{Pool, Slabs};
 use crate::program::CpuProgram;
 use crate::simd::SimdLevel;
 use crate::threads::Threads;
@@ -24,6 +24,7 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The fastest instructions of the machine, if `None`.
     pub level: Option<SimdLevel>,
+    pub products: Products,
 }
 
 /// Runs graphs on the processor.
@@ -44,8 +45,10 @@ impl CpuEngine {
         }
         let threads = Threads::new(options.threads)?;
         let count = threads.count();
+        let (pool, slabs) = (Pool::default(), Slabs::default());
+        let ctx = Context { level, threads, pool, slabs, products: options.products };
         let device = format!("{model}, {count} thread{}, {level}", if count == 1 { "" } else { "s" });
-        Ok(CpuEngine { ctx: Arc::new(Context { level, threads, pool: Pool::default() }), device })
+        Ok(CpuEngine { ctx: Arc::new(ctx), device })
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn fold(ctx: &Context, load: &Graph, weights: &dyn WeightSource) -> R
     let statics = statics::matrices(ctx, load, segments, &ends)?;
     let leaves = Leaves { weights: statics.of_node, ..Leaves::default() };
     let plan = build(load, &leaves, &ends)?;
-    let sources = Sources { arguments: &[], weights: &statics.matrices, states: &[] };
+    let sources = Sources { arguments: &[], weights: &statics.matrices, states: &[], roles: None };
     let (bindings, mut arena) = (Bindings::new(), Arena::default());
     let done = ctx.threads.enter(|| run(ctx, &plan, &bindings, sources, &mut arena))?;
     for ((name, _), view) in computed.into_iter().zip(done.results) {

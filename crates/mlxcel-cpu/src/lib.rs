@@ -12,6 +12,7 @@ mod math;
 mod memory;
 mod plan;
 mod program;
+mod roles;
 mod run;
 mod simd;
 mod statics;
@@ -24,6 +25,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::{Op, Type};
 
 pub use calibrate::Calibration;
+pub use context::Products;
 pub use engine::{CpuEngine, CpuOptions};
 pub use simd::SimdLevel;
 

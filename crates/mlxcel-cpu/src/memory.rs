@@ -1,10 +1,10 @@
-//! Aligned, zeroed memory that reports when it cannot be had, and a pool of it for short-lived copies. Knows nothing
-//! of tensors.
+//! Aligned, zeroed memory that reports when it cannot be had, slabs of it for what is kept, and a pool of it for
+//! short-lived copies. Knows nothing of tensors.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_engine::EngineError;
 
@@ -13,28 +13,69 @@ const ALIGNMENT: usize = 64;
 
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {
-    block: NonNull<u8>,
-    /// What the allocator gave, with room to align.
-    layout: Layout,
+    block: Arc<Block>,
     start: usize,
     len: usize,
 }
 
-// SAFETY: a buffer owns its memory, like a boxed slice.
-unsafe impl Send for Buffer {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Buffer {}
+/// What the allocator gave: room for one buffer, or for several that share no byte.
+struct Block {
+    base: NonNull<u8>,
+    layout: Layout,
+}
 
-impl Buffer {
-    pub(crate) fn zeroed(len: usize, what: &str) -> Result<Self, EngineError> {
+// SAFETY: a block owns its memory, like a boxed slice; buffers in it share no byte.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// At least `len` zeros after the first aligned place.
+    fn zeroed(len: usize, what: &str) -> Result<Arc<Self>, EngineError> {
         let refuse = || EngineError::OutOfMemory { what: what.to_string(), bytes: len };
         // Asking for more alignment than the allocator's own would make it clear the memory by hand.
         let layout = len.checked_add(ALIGNMENT).and_then(|n| Layout::from_size_align(n, 1).ok());
         let layout = layout.ok_or_else(refuse)?;
         // SAFETY: the layout is not empty.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
-        let start = block.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-        Ok(Buffer { block, layout, start, len })
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
+        Ok(Arc::new(Block { base, layout }))
+    }
+
+    /// The first place that is a multiple of the alignment, counted from the base.
+    fn first(&self) -> usize {
+        self.base.as_ptr().addr().wrapping_neg() % ALIGNMENT
+    }
+
+    /// Asks the system for large pages, so that a stream of reads meets fewer page tables. It may decline.
+    #[cfg(target_os = "linux")]
+    fn prefer_large_pages(&self) {
+        let page = 2 << 20;
+        let start = self.base.as_ptr().addr().next_multiple_of(page);
+        let end = (self.base.as_ptr().addr() + self.layout.size()) / page * page;
+        if start < end {
+            // SAFETY: the range lies in the block; the advice changes no contents.
+            unsafe {
+                libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE)
+            };
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn prefer_large_pages(&self) {}
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the block came from the allocator with this layout.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn zeroed(len: usize, what: &str) -> Result<Self, EngineError> {
+        let block = Block::zeroed(len, what)?;
+        let start = block.first();
+        Ok(Buffer { block, start, len })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -43,20 +84,51 @@ impl Buffer {
 
     /// The first byte. Whoever writes through it answers for nobody else reading there.
     pub(crate) fn ptr(&self) -> *mut u8 {
-        // SAFETY: `start` is less than the spare room of the block.
-        unsafe { self.block.as_ptr().add(self.start) }
+        // SAFETY: a buffer lies within its block.
+        unsafe { self.block.base.as_ptr().add(self.start) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the block holds `len` initialised bytes from its start, and the borrow is exclusive.
+        // SAFETY: the block holds `len` initialised bytes from the buffer's start, which no other buffer has, and the
+        // borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the block came from the allocator with this layout.
-        unsafe { dealloc(self.block.as_ptr(), self.layout) }
+/// Buffers that are kept as long as a program and read again and again lie side by side in a few large blocks.
+#[derive(Default)]
+pub(crate) struct Slabs(Mutex<Option<Slab>>);
+
+struct Slab {
+    block: Arc<Block>,
+    /// Bytes from the first aligned place on that buffers have, a multiple of the alignment.
+    used: usize,
+}
+
+impl Slabs {
+    /// Bytes of a block.
+    const BLOCK: usize = 64 << 20;
+
+    pub(crate) fn zeroed(&self, len: usize, what: &str) -> Result<Buffer, EngineError> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = |slab: &Slab| (slab.block.layout.size() - ALIGNMENT).saturating_sub(slab.used);
+        let slab = match kept.take().filter(|slab| room(slab) >= len) {
+            Some(slab) => kept.insert(slab),
+            None => {
+                let block = Block::zeroed(len.max(Self::BLOCK), what)?;
+                block.prefer_large_pages();
+                kept.insert(Slab { block, used: 0 })
+            }
+        };
+        let start = slab.block.first() + slab.used;
+        slab.used += len.next_multiple_of(ALIGNMENT);
+        Ok(Buffer { block: slab.block.clone(), start, len })
+    }
+}
+
+impl std::fmt::Debug for Slabs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("slabs")
     }
 }
 
@@ -122,6 +194,24 @@ mod tests {
     #[test]
     fn memory_that_does_not_exist_is_an_error() {
         assert!(matches!(Buffer::zeroed(usize::MAX / 2, "a test"), Err(EngineError::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn buffers_of_a_slab_are_aligned_and_share_nothing() {
+        let slabs = Slabs::default();
+        let sizes = [1, 64, 100, 4096, Slabs::BLOCK - 5000, 3000, Slabs::BLOCK + 1, 7];
+        let mut buffers: Vec<Buffer> = sizes.iter().map(|&n| slabs.zeroed(n, "a test").unwrap()).collect();
+        for (i, b) in buffers.iter_mut().enumerate() {
+            assert_eq!(b.ptr().addr() % ALIGNMENT, 0);
+            let bytes = b.bytes_mut();
+            let (first, last) = (0, bytes.len() - 1);
+            assert_eq!([bytes[first], bytes[last]], [0, 0], "buffer {i} of {} bytes", sizes[i]);
+            (bytes[first], bytes[last]) = (1 + i as u8, 1 + i as u8);
+        }
+        for (i, b) in buffers.iter_mut().enumerate() {
+            let bytes = b.bytes_mut();
+            assert_eq!([bytes[0], bytes[bytes.len() - 1]], [1 + i as u8; 2]);
+        }
     }
 
     #[test]

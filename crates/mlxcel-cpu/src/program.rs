@@ -6,10 +6,11 @@ use std::sync::Arc;
 use mlxcel_engine::{EngineError, Feeds, Program, Ticket};
 use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type, Value};
 
-use crate::context::Context;
+use crate::context::{Context, Products};
 use crate::layout::Layout;
 use crate::memory::Buffer;
 use crate::plan::{Arena, Leaves, Plan, build};
+use crate::roles::Roles;
 use crate::run::{Sources, run};
 use crate::statics::Statics;
 use crate::view::{Out, View};
@@ -126,8 +127,10 @@ impl CpuProgram {
         let arguments = self.feed(feeds)?;
         let states: Vec<View<'_>> = self.states.iter().map(|s| s.view()).collect();
         let plan = &self.plans[plan].1;
-        let sources = Sources { arguments: &arguments, weights: &self.weights, states: &states };
         let (ctx, arena) = (&*self.ctx, &mut self.arena);
+        let roles = (ctx.products == Products::Fast).then(|| Roles::of(feeds)).flatten();
+        let roles = roles.as_ref();
+        let sources = Sources { arguments: &arguments, weights: &self.weights, states: &states, roles };
         let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
         let host = done.results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
         let moved = done.updates.iter().filter(|(s, v)| v.bytes().as_ptr() != states[*s].bytes().as_ptr());

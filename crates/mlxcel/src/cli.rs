@@ -164,6 +164,12 @@ pub struct EngineArgs {
     /// Threads of the cpu engine [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How the cpu engine multiplies with weights of 16 bits and fewer.
+    #[arg(long, value_enum, default_value_t)]
+    pub products: ProductsName,
+    /// The instructions that the cpu engine uses [default: the fastest of this machine].
+    #[arg(long, value_enum)]
+    pub simd: Option<SimdName>,
 }
 
 /// What ends an answer.
@@ -232,6 +238,25 @@ pub enum Precision {
     F32,
     Bf16,
     F16,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ProductsName {
+    /// A prompt in bf16 where the processor has tiles for it, the token from which the next is drawn in 16 bits.
+    #[default]
+    Fast,
+    /// As exact as f32.
+    Exact,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimdName {
+    Baseline,
+    Avx2,
+    Avx512,
+    Avx512Vnni,
+    Amx,
+    Neon,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -2,13 +2,13 @@
 //! here, with what exists instead.
 
 use anyhow::{Result, bail};
-use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::{Engine, ReferenceEngine};
 use mlxcel_ir::DType;
 use mlxcel_models::Types;
 use mlxcel_weights::Checkpoint;
 
-use crate::cli::{EngineArgs, EngineName, Precision, TypeArgs};
+use crate::cli::{EngineArgs, EngineName, Precision, ProductsName, SimdName, TypeArgs};
 
 /// The devices that engines of this build can run on.
 const DEVICES: [&str; 1] = ["cpu"];
@@ -31,18 +31,37 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
         let there_is = DEVICES.join(", ");
         bail!("there is no device '{}'; give --device one of: {there_is}", arguments.device);
     }
-    match (arguments.engine, arguments.threads) {
-        (EngineName::Cpu, threads) => Ok(Box::new(cpu(threads.map(usize::from))?)),
-        (EngineName::Reference, None | Some(1)) => Ok(Box::new(ReferenceEngine)),
-        (EngineName::Reference, Some(_)) => {
-            bail!("the reference engine has one thread; leave out --threads or give --engine cpu")
+    match (arguments.engine, arguments.threads, arguments.simd) {
+        (EngineName::Cpu, ..) => Ok(Box::new(CpuEngine::new(options(arguments))?)),
+        (EngineName::Reference, None | Some(1), None) => Ok(Box::new(ReferenceEngine)),
+        (EngineName::Reference, ..) => {
+            bail!(
+                "the reference engine has one thread and no SIMD; leave out --threads and --simd or give --engine cpu"
+            )
         }
     }
 }
 
+fn options(arguments: &EngineArgs) -> CpuOptions {
+    let level = arguments.simd.map(|name| match name {
+        SimdName::Baseline => SimdLevel::Baseline,
+        SimdName::Avx2 => SimdLevel::Avx2,
+        SimdName::Avx512 => SimdLevel::Avx512,
+        SimdName::Avx512Vnni => SimdLevel::Avx512Vnni,
+        SimdName::Amx => SimdLevel::Amx,
+        SimdName::Neon => SimdLevel::Neon,
+    });
+    let products = match arguments.products {
+        ProductsName::Fast => Products::Fast,
+        ProductsName::Exact => Products::Exact,
+    };
+    CpuOptions { threads: arguments.threads.map(usize::from), level, products }
+}
+
 /// The engine of a name, as it comes.
 pub fn by_name(name: EngineName) -> Result<Box<dyn Engine>> {
-    open(&EngineArgs { engine: name, device: DEVICES[0].to_string(), threads: None })
+    let device = DEVICES[0].to_string();
+    open(&EngineArgs { engine: name, device, threads: None, products: ProductsName::default(), simd: None })
 }
 
 /// The types that activations and cache have. The engines of this build compute in f32 whatever they are: narrower
@@ -88,5 +107,5 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
 
 /// The engine that runs on the processor; as many threads as it has cores, unless told otherwise.
 pub fn cpu(threads: Option<usize>) -> Result<CpuEngine> {
-    Ok(CpuEngine::new(CpuOptions { threads, level: None })?)
+    Ok(CpuEngine::new(CpuOptions { threads, ..CpuOptions::default() })?)
 }

@@ -10,6 +10,7 @@ use super::slots::{Need, assign};
 use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Source, Span, Step, registers};
 use crate::kernels::elementwise::Code;
 use crate::layout::RANK_MAX;
+use crate::roles::TOKENS;
 use crate::stored::Stored;
 
 /// What symbols are taken to be when the sizes of slots are compared.
@@ -241,7 +242,9 @@ impl Planner<'_> {
         }
         if node.regions.is_empty() {
             let rows = (0..inputs.len()).any(|at| reads_rows(&node.op, at));
-            return Ok(if rows { Kernel::Rows } else { Kernel::Op });
+            let first = node.types[0].shape.first();
+            let by_token = first.and_then(|d| d.as_symbol()) == Some(TOKENS);
+            return Ok(if rows { Kernel::Rows { by_token } } else { Kernel::Op });
         }
         let region = |g: &Graph| {
             let wanted: Vec<Value> = g.outputs().iter().map(|(_, v)| *v).collect();

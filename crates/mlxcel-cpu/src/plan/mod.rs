@@ -124,8 +124,10 @@ pub(crate) enum Place {
 pub(crate) enum Kernel {
     /// Takes views.
     Op,
-    /// Takes weights in their stored form.
-    Rows,
+    /// Takes weights in their stored form. The first axis of the result may be the tokens of the step.
+    Rows {
+        by_token: bool,
+    },
     /// Rotates by a table that other steps may share, by number.
     Rope(u32),
     Elementwise(Code),

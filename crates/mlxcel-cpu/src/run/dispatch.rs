@@ -9,6 +9,7 @@ use crate::context::Operand;
 use crate::kernels::{attention, conv, copy, dot, index, linear, norm, order, recurrent, reduce};
 use crate::lanes::{Lane, indices};
 use crate::layout::Layout;
+use crate::roles::Roles;
 use crate::view::{Out, View};
 
 impl Run<'_> {
@@ -18,10 +19,11 @@ impl Run<'_> {
         op: &Op,
         x: &[Operand<'_>],
         out: &mut Out<'_>,
+        roles: Option<&Roles>,
     ) -> Result<(), EngineError> {
         match op {
-            Op::Linear { .. } => linear::linear(self.ctx, x, out),
-            Op::ExpertLinear { .. } => linear::expert_linear(self.ctx, x, out),
+            Op::Linear { .. } => linear::linear(self.ctx, x, out, roles),
+            Op::ExpertLinear { .. } => linear::expert_linear(self.ctx, x, out, roles),
             Op::Embedding { .. } => index::embedding(self.ctx, &x[0], &x[1].view, out),
             Op::Dequantize { .. } => {
                 self.dequantize(&x[0], out);

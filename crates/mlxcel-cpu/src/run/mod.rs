@@ -12,6 +12,7 @@ use crate::context::{Context, Operand};
 use crate::kernels::{copy, elementwise, rope};
 use crate::layout::{Dims, Layout};
 use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Step};
+use crate::roles::Roles;
 use crate::view::{Out, View};
 use crate::weight::Matrix;
 
@@ -22,6 +23,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) weights: &'a [Matrix],
     /// Views of memory that the plan may write, where it replaces the state.
     pub(crate) states: &'a [View<'a>],
+    /// The roles of the step's tokens, if products depend on them.
+    pub(crate) roles: Option<&'a Roles>,
 }
 
 /// One execution of a plan.
@@ -108,7 +111,7 @@ impl<'a> Run<'a> {
         let results = step.results.of(&self.plan.placed);
         views.clear();
         outs.clear();
-        if let Kernel::Rows = step.kernel {
+        if let Kernel::Rows { .. } = step.kernel {
             operands.clear();
             operands.extend(inputs.iter().map(|i| self.operand(i)));
         } else {
@@ -128,7 +131,10 @@ impl<'a> Run<'a> {
         }
         match &step.kernel {
             Kernel::Op => self.compute(&step.op, views, outs)?,
-            Kernel::Rows => self.compute_rows(&step.op, operands, &mut outs[0])?,
+            Kernel::Rows { by_token } => {
+                let roles = self.sources.roles.filter(|_| *by_token);
+                self.compute_rows(&step.op, operands, &mut outs[0], roles)?;
+            }
             Kernel::Rope(table) => self.rotate(&step.op, *table, views, &mut outs[0]),
             Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),
             Kernel::Regions(regions) => self.control(step, regions, views, outs)?,

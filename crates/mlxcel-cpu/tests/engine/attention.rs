@@ -234,7 +234,12 @@ fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
     for level in SimdLevel::available() {
         for cache in [DType::F32, DType::F16] {
             let engine = |threads: usize| {
-                CpuEngine::new(CpuOptions { threads: Some(threads), level: Some(level) }).unwrap()
+                CpuEngine::new(CpuOptions {
+                    threads: Some(threads),
+                    level: Some(level),
+                    ..CpuOptions::default()
+                })
+                .unwrap()
             };
             let whole = long(&engine(1), cache, &[0]);
             for threads in [1, 2, 5] {

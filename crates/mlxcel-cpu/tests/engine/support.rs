@@ -72,13 +72,13 @@ pub fn engines() -> Vec<CpuEngine> {
     let all = SimdLevel::available();
     let make = |(i, level): (usize, &SimdLevel)| {
         let threads = Some(if i % 2 == 0 { 3 } else { 1 });
-        CpuEngine::new(CpuOptions { threads, level: Some(*level) }).unwrap()
+        CpuEngine::new(CpuOptions { threads, level: Some(*level), ..CpuOptions::default() }).unwrap()
     };
     all.iter().enumerate().map(make).collect()
 }
 
 pub fn engine() -> CpuEngine {
-    CpuEngine::new(CpuOptions { threads: Some(2), level: None }).unwrap()
+    CpuEngine::new(CpuOptions { threads: Some(2), level: None, ..CpuOptions::default() }).unwrap()
 }
 
 /// The step's outputs, all of them if none is named.

@@ -22,6 +22,7 @@ use mlxcel_ir::DType;
 
 use crate::context::{Context, Operand};
 use crate::lanes::{Lane, indices};
+use crate::roles::Roles;
 use crate::view::{Out, Shared};
 use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
@@ -34,15 +35,24 @@ const ROWS: usize = 16;
 /// Products that make a task worth a thread.
 const TASK_MIN: usize = 32 * 1024;
 
-/// `x […, k]`, `w [n, k]`, `bias? [n]`.
-pub(crate) fn linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Result<(), EngineError> {
+/// `x […, k]`, `w [n, k]`, `bias? [n]`; where tokens have roles, the first axis is theirs.
+pub(crate) fn linear(
+    ctx: &Context,
+    x: &[Operand<'_>],
+    out: &mut Out<'_>,
+    roles: Option<&Roles>,
+) -> Result<(), EngineError> {
     let k = x[0].view.shape().last().copied().unwrap_or(0);
     let n = out.shape.last().copied().unwrap_or(0);
     let tokens = out.elements() / n.max(1);
     if tokens == 0 || n == 0 {
         return Ok(());
     }
-    let panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
+    let mut panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
+    if let Some(roles) = roles {
+        let lines = tokens / out.shape[0];
+        panel = panel.rounded(|row| roles.is_end(row / lines));
+    }
     let bias = x.get(2).map(|b| b.view.numbers::<f32>());
     if let Some(packed) = x[1].matrix.and_then(Matrix::packed) {
         return packed.multiply(ctx, &panel, (0, n), &Sink::new(out, n, bias.as_deref()));
@@ -93,37 +103,49 @@ pub(crate) struct Sink<'a> {
     bias: Option<&'a [f32]>,
     /// Where tokens go, if not in order.
     places: Option<&'a [usize]>,
+    /// The token that is counted as the first.
+    start: usize,
 }
 
 impl<'a> Sink<'a> {
     fn new(out: &mut Out<'_>, n: usize, bias: Option<&'a [f32]>) -> Self {
-        Sink { to: Shared(out.bytes().as_mut_ptr()), dtype: out.dtype, n, bias, places: None }
+        Sink { to: Shared(out.bytes().as_mut_ptr()), dtype: out.dtype, n, bias, places: None, start: 0 }
     }
 
-    /// The sums of `token` from `row` on. Every pair of them is put by one task only.
+    /// The same for tokens from `start` on.
+    pub(crate) fn from(&self, start: usize) -> Sink<'_> {
+        Sink { start: self.start + start, ..*self }
+    }
+
+    /// The sums of `token` from `row` on. One task puts a pair at a time.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(crate) fn put(&self, token: usize, row: usize, sums: &[f32]) {
-        assert!(row + sums.len() <= self.n, "rows beyond the result");
-        let place = self.places.map_or(token, |p| p[token]);
-        let mut numbers = [0.0; RUN];
-        let numbers = &mut numbers[..sums.len()];
-        numbers.copy_from_slice(sums);
+    pub(crate) fn put(&self, token: usize, row: usize, sums: &[f32; RUN]) {
+        assert!(row < self.n, "rows beyond the result");
+        let place = self.start + token;
+        let place = self.places.map_or(place, |p| p[place]);
+        let count = RUN.min(self.n - row);
+        let mut numbers = *sums;
         if let Some(bias) = self.bias {
-            for (x, b) in numbers.iter_mut().zip(&bias[row..row + sums.len()]) {
+            for (x, b) in numbers.iter_mut().zip(&bias[row..row + count]) {
                 *x += b;
             }
+        }
+        if self.dtype == DType::F32 && count == RUN {
+            // SAFETY: the run lies in the row of its token, within the result, and nobody else writes there.
+            unsafe { self.to.at((place * self.n + row) * 4).cast::<[f32; RUN]>().write_unaligned(numbers) };
+            return;
         }
         let size = self.dtype.size().expect("results are plain");
         // SAFETY: the run lies in the row of its token, within the result, and nobody else writes there.
         let to = unsafe {
-            std::slice::from_raw_parts_mut(self.to.at((place * self.n + row) * size), sums.len() * size)
+            std::slice::from_raw_parts_mut(self.to.at((place * self.n + row) * size), count * size)
         };
-        f32::store(self.dtype, numbers, to);
+        f32::store(self.dtype, &numbers[..count], to);
     }
 }
 
-/// Rows that a sink takes at a time at most.
+/// Rows that a sink takes at a time; fewer at the end of the result.
 const RUN: usize = 16;
 
 /// Writes one element of a result that tasks share.
@@ -155,7 +177,12 @@ pub(crate) fn each_tile(ctx: &Context, job: &Job<'_>, emit: &(impl Fn(usize, usi
 
 /// `x [t, 1 or k, in]`, `w [experts, out, in]`, `ids [t, k]`, `bias? [experts, out]`: tokens are gathered by expert,
 /// so that each expert's rows are read once.
-pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>) -> Result<(), EngineError> {
+pub(crate) fn expert_linear(
+    ctx: &Context,
+    x: &[Operand<'_>],
+    out: &mut Out<'_>,
+    roles: Option<&Roles>,
+) -> Result<(), EngineError> {
     let (view, ids) = (&x[0].view, indices(&x[2].view));
     let [tokens, chosen, n] = [out.shape[0], out.shape[1], out.shape[2]];
     let width = view.shape()[2];
@@ -181,7 +208,10 @@ pub(crate) fn expert_linear(ctx: &Context, x: &[Operand<'_>], out: &mut Out<'_>)
         if places.is_empty() {
             continue;
         }
-        let panel = Panel::gathered(ctx, &repeated, &places)?;
+        let mut panel = Panel::gathered(ctx, &repeated, &places)?;
+        if let Some(roles) = roles {
+            panel = panel.rounded(|row| roles.is_end(places[row] / chosen));
+        }
         if let Some(packed) = packed {
             let bias = bias.as_ref().map(|b| &b[expert * n..(expert + 1) * n]);
             let sink = Sink { places: Some(&places), ..Sink::new(out, n, bias) };

@@ -1,6 +1,8 @@
 //! Tokens as the product kernel reads them: rows of `f32`, padded with zeros to whole vectors.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
@@ -10,7 +12,7 @@ use crate::memory::Scratch;
 use crate::simd::LANES_MAX;
 use crate::view::View;
 
-/// Rows of numbers in memory that outlives the panel.
+/// Rows of numbers in memory that outlives the panel. Every token is exact unless it is said otherwise.
 pub(crate) struct Panel<'a> {
     base: *const f32,
     /// Numbers from one row to the next.
@@ -18,6 +20,8 @@ pub(crate) struct Panel<'a> {
     pub(crate) tokens: usize,
     /// Whether all numbers are `bf16` ones.
     pub(crate) is_bf16: bool,
+    /// Runs of tokens that are computed as exactly as the engine can, if others need not be.
+    pub(crate) exact: Option<Vec<Range<usize>>>,
     _copy: Option<Scratch<'a>>,
 }
 
@@ -48,6 +52,7 @@ impl<'a> Panel<'a> {
                 stride: l.strides[0],
                 tokens,
                 is_bf16: false,
+                exact: None,
                 _copy: None,
             });
         }
@@ -91,14 +96,27 @@ impl<'a> Panel<'a> {
             fill(t, &mut row[..k]);
             row[k..].fill(0.0);
         }
-        Ok(Panel { base, stride, tokens, is_bf16: false, _copy: Some(scratch) })
+        Ok(Panel { base, stride, tokens, is_bf16: false, exact: None, _copy: Some(scratch) })
+    }
+
+    /// Lets all tokens but those be rounded.
+    pub(crate) fn rounded(self, is_exact: impl Fn(usize) -> bool) -> Self {
+        let mut runs: Vec<Range<usize>> = vec![];
+        for t in (0..self.tokens).filter(|&t| is_exact(t)) {
+            match runs.last_mut().filter(|run| run.end == t) {
+                Some(run) => run.end += 1,
+                None => runs.push(t..t + 1),
+            }
+        }
+        Panel { exact: Some(runs), ..self }
     }
 
     /// Some of the tokens.
-    pub(crate) fn part(&self, tokens: std::ops::Range<usize>) -> Panel<'_> {
+    pub(crate) fn part(&self, tokens: Range<usize>) -> Panel<'_> {
         assert!(tokens.end <= self.tokens, "{tokens:?} of {}", self.tokens);
         let base = self.base.wrapping_add(tokens.start * self.stride);
-        Panel { base, stride: self.stride, tokens: tokens.len(), is_bf16: self.is_bf16, _copy: None }
+        let (stride, is_bf16) = (self.stride, self.is_bf16);
+        Panel { base, stride, tokens: tokens.len(), is_bf16, exact: None, _copy: None }
     }
 
     /// Numbers from `k` on of a row; the row has whole vectors to read.

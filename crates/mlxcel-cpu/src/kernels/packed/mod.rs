@@ -2,14 +2,15 @@
 //! the machine read in one stream.
 //!
 //! Algorithm: there are two. Codes of quantised weights are multiplied as whole numbers with activations of 24 bits, or
-//! 16 if they are `bf16` numbers, which is exact inside a group (`vnni`). `bf16` weights are multiplied in tiles
-//! (`tiles`), with `f32` activations in two halves. Layout: see `pack`.
+//! 16 where that is enough, which is exact inside a group (`vnni`). `bf16` weights are multiplied in tiles (`tiles`),
+//! with `f32` activations in two halves. Tokens that may be rounded take the tiles with one half, and codes are decoded
+//! to `bf16` for them, in the first-level cache. Layout: see `pack`.
 //!
 //! Batch invariance: one order of additions for any number of tokens and rows.
 //!
-//! Versions tried for quantised weights with many tokens, in TFLOP/s of one busy core: byte products 0.15-0.2; byte
-//! tiles whose sums leave at every group of 32 elements 0.28; weights decoded to `bf16` tiles 1.0 and more, which is not
-//! the arithmetic that one token gets, and was left out for that.
+//! Versions tried for quantised weights with many tokens, in TFLOP/s of one busy core: byte products with three bytes
+//! 0.07-0.2; byte tiles whose sums leave at every group of 32 elements 0.28, and 0.35 with activations of twelve bits
+//! in one sum; weights decoded to `bf16` tiles 1.0 and more.
 //!
 //! Checked against products of the decoded weights in `f64`.
 #![allow(unsafe_code)]
@@ -33,7 +34,7 @@ use self::pack::Loose;
 use self::tiles::{Halves, Registers, STEP, STRETCH, Tokens};
 use self::vnni::Product;
 use super::linear::{Panel, Sink};
-use crate::context::Context;
+use crate::context::{Context, Products};
 use crate::memory::Buffer;
 use crate::simd::SimdLevel;
 use crate::view::Shared;
@@ -41,6 +42,8 @@ use crate::weight::Rows;
 
 /// Bytes of weights that make a task worth a thread.
 const TASK_MIN: usize = 16 * 1024;
+/// Panels that tiles go through side by side, so that a stretch of all tokens stays in the second-level cache.
+const TOGETHER: usize = 16;
 
 /// A weight in panels.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ impl Packed {
         let numbers = Numbers::of(ctx.level, rows.dtype).expect("only types that suit are packed");
         let (cols, panels) = (rows.cols, n.div_ceil(ROWS));
         let panel_bytes = numbers.panel_bytes(cols);
-        let data = Buffer::zeroed(panels * panel_bytes, "packed weights")?;
+        let data = ctx.slabs.zeroed(panels * panel_bytes, "packed weights")?;
         let to = Shared(data.ptr());
         ctx.threads.each(panels, |panel| {
             // SAFETY: every panel lies in the buffer, and one task writes it.
@@ -111,11 +114,20 @@ impl Packed {
     ) -> Result<(), EngineError> {
         let panels = first / ROWS..first / ROWS + n.div_ceil(ROWS);
         assert!(first.is_multiple_of(ROWS) && panels.end <= self.panels, "rows of the weight");
-        let job = Job { packed: self, ctx, x: panel, panels, n, sink };
-        match &self.numbers {
-            Numbers::Halves => job.in_tiles(if panel.is_bf16 { Halves::One } else { Halves::Two }),
-            Numbers::Codes(format) => job.in_bytes(format),
+        let job = Job { packed: self, ctx, x: panel, panels: panels.clone(), sink };
+        let Some(exact) = panel.exact.as_ref().filter(|_| self.rounds(ctx.level)) else { return job.exact() };
+        // Every token first, since the exact ones are few; they are put again.
+        job.in_tiles(Halves::One)?;
+        for run in exact {
+            let (x, sink) = (panel.part(run.clone()), sink.from(run.start));
+            Job { packed: self, ctx, x: &x, panels: panels.clone(), sink: &sink }.exact()?;
         }
+        Ok(())
+    }
+
+    /// Whether products of rounded tokens have a kernel of their own.
+    fn rounds(&self, level: SimdLevel) -> bool {
+        level.has_tiles() && (matches!(self.numbers, Numbers::Halves) || self.cols.is_multiple_of(STEP))
     }
 
     fn panel(&self, panel: usize) -> *const u8 {
@@ -129,7 +141,6 @@ struct Job<'a> {
     ctx: &'a Context,
     x: &'a Panel<'a>,
     panels: Range<usize>,
-    n: usize,
     sink: &'a Sink<'a>,
 }
 
@@ -146,13 +157,21 @@ impl Job<'_> {
     }
 
     fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
-        self.sink.put(token, panel * ROWS, &sums[..ROWS.min(self.n - panel * ROWS)]);
+        self.sink.put(token, panel * ROWS, sums);
+    }
+
+    fn exact(&self) -> Result<(), EngineError> {
+        match &self.packed.numbers {
+            Numbers::Halves => self.in_tiles(if self.x.is_bf16 { Halves::One } else { Halves::Two }),
+            Numbers::Codes(format) => self.in_bytes(format),
+        }
     }
 
     fn in_bytes(&self, format: &Format) -> Result<(), EngineError> {
         let (cols, tokens) = (self.packed.cols, self.x.tokens);
         let row = |t: usize| self.x.row(t, 0);
-        let bytes = if self.x.is_bf16 { 2 } else { 3 };
+        let is_narrow = self.x.is_bf16 || self.ctx.products == Products::Fast;
+        let bytes = if is_narrow { 2 } else { 3 };
         // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
         let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
         self.spread(1, |panels| {
@@ -178,29 +197,57 @@ impl Job<'_> {
         let row = |t: usize| self.x.row(t, 0);
         // SAFETY: the level has the features; rows of a panel have all columns.
         let x = unsafe { Tokens::new(self.ctx, [tokens, cols], halves, row) }?;
+        let each = tiles::sums_len(x.tiles);
         self.spread(2, |panels| {
             // SAFETY: the level has tiles, which includes the permission.
             let registers = unsafe { Registers::configure() };
-            let mut sums = vec![0.0; tiles::sums_len(x.tiles)];
-            for p in panels.clone().step_by(2) {
-                let pair = [p, (p + 1).min(panels.end - 1)];
+            let mut sums = vec![0.0; each * panels.len().min(TOGETHER).div_ceil(2)];
+            let mut decoded = vec![0; self.decoded_len()];
+            for first in panels.clone().step_by(TOGETHER) {
+                let together = first..panels.end.min(first + TOGETHER);
                 for start in (0..x.depth).step_by(STRETCH) {
-                    let len = STRETCH.min(x.depth - start);
-                    let rows = pair.map(|p| {
-                        let panel = self.packed.panel(self.panels.start + p);
-                        panel.wrapping_add(start * ROWS * 2).cast::<u16>()
-                    });
-                    // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
-                    unsafe { tiles::multiply(&registers, &x, rows, (start, len), sums.as_mut_ptr()) };
+                    let stretch = (start, STRETCH.min(x.depth - start));
+                    for (pair, sums) in together.clone().step_by(2).zip(sums.chunks_mut(each)) {
+                        let pair = [pair, (pair + 1).min(together.end - 1)];
+                        let rows = self.rows(pair, stretch, &mut decoded);
+                        // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
+                        unsafe { tiles::multiply(&registers, &x, rows, stretch, sums.as_mut_ptr()) };
+                    }
                 }
-                for (i, p) in (p..panels.end.min(p + 2)).enumerate() {
-                    for t in 0..tokens {
-                        self.put(t, p, &tiles::sums(&sums, halves, i, t));
+                // Token by token, so that what is written together lies together.
+                for t in 0..tokens {
+                    for (i, p) in together.clone().enumerate() {
+                        self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
                     }
                 }
             }
         });
         Ok(())
+    }
+
+    /// Numbers that [`Job::rows`] decodes at a time.
+    fn decoded_len(&self) -> usize {
+        match self.packed.numbers {
+            Numbers::Codes(_) => 2 * STRETCH * ROWS,
+            Numbers::Halves => 0,
+        }
+    }
+
+    /// Where a stretch of two panels lies in tiles.
+    fn rows(&self, pair: [usize; 2], (start, len): (usize, usize), decoded: &mut [u16]) -> [*const u16; 2] {
+        let panel = |p: usize| self.packed.panel(self.panels.start + p);
+        match &self.packed.numbers {
+            Numbers::Halves => pair.map(|p| panel(p).wrapping_add(start * ROWS * 2).cast()),
+            Numbers::Codes(format) => {
+                let base = decoded.as_mut_ptr();
+                for (i, p) in pair.into_iter().enumerate() {
+                    let from = panel(p).wrapping_add(start / BLOCK * format.block_bytes(BLOCK));
+                    // SAFETY: stretches are whole blocks; there is room for two of them.
+                    unsafe { codes::decode(format, from, len, base.add(i * STRETCH * ROWS)) };
+                }
+                [base, base.wrapping_add(STRETCH * ROWS)].map(|p| p.cast_const())
+            }
+        }
     }
 }
 
