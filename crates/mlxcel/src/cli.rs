@@ -21,6 +21,7 @@ use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::list::List;
 use crate::manual::Manual;
+use crate::perplexity::Perplexity;
 use crate::rm::Rm;
 use crate::run::Run;
 use crate::tokenize::Tokenize;
@@ -89,6 +90,8 @@ pub enum Command {
     /// are the weights and the cache that the steps read, GFLOP/s the arithmetic of the graph, both of the
     /// median; in brackets what part that is of what `mlxcel devices --calibrate` measured.
     Bench(Box<Bench>),
+    /// Measure how well a model foretells a text.
+    Perplexity(Box<Perplexity>),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Print what a shell needs to complete commands and flags.

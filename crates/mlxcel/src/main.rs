@@ -24,6 +24,7 @@ mod list;
 mod loading;
 mod manual;
 mod memory;
+mod perplexity;
 mod plan;
 mod prompt;
 mod report;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Rm(options) => rm::run(&options),
         Command::Convert(options) => convert::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Perplexity(options) => perplexity::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),

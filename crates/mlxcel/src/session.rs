@@ -175,6 +175,25 @@ impl Session {
         Ok(Outcome { finish, reused, prompt_time: first - started, decode_time: first.elapsed() })
     }
 
+    /// Computes a text anew and shows the logits after each of its tokens, by the token's place. The text must fit.
+    pub fn score(&mut self, tokens: &[u32], show: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        self.known = Sequence::default();
+        for (i, chunk) in tokens.chunks(SCORED_TOKENS).enumerate() {
+            let start = i * SCORED_TOKENS;
+            let blocks = (0..(start + chunk.len()).div_ceil(self.block_size) as u32).collect();
+            let state = SequenceState { blocks, slot: 0, known_len: tokens.len() };
+            let mut batch = Batch::new(self.block_size);
+            batch.push(&state, chunk, start, Logits::All, &SamplingParams::default());
+            let ticket = self.program.submit(&batch.feeds(), &[step::LOGITS])?;
+            let outputs = self.program.collect(ticket)?;
+            let logits = read_logits(outputs.first().ok_or_else(|| anyhow!("the engine gave no logits"))?)?;
+            for (at, row) in logits.chunks(logits.len() / chunk.len()).enumerate() {
+                show(start + at, row);
+            }
+        }
+        Ok(())
+    }
+
     /// How many tokens of a prompt the cache holds as if they had been computed for it. The last one is computed in
     /// any case, since the answer begins with its outputs.
     fn reusable(&self, known: &Sequence, prompt: &[u32]) -> usize {
@@ -258,6 +277,9 @@ impl Session {
         }
     }
 }
+
+/// Tokens of a text whose logits are computed in one step: a vocabulary of numbers for each.
+const SCORED_TOKENS: usize = 64;
 
 /// Tokens of a prompt that are computed in one step at most.
 pub const CHUNK_TOKENS_MAX: usize = 512;

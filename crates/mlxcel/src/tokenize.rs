@@ -172,7 +172,8 @@ fn read_text(options: &Tokenize) -> Result<String> {
     }
 }
 
-fn read(source: impl Read, name: &str) -> Result<String> {
+/// A text of bounded length, in UTF-8.
+pub fn read(source: impl Read, name: &str) -> Result<String> {
     let mut bytes = Vec::new();
     let limit = INPUT_BYTES_MAX;
     source

@@ -11,7 +11,7 @@ use mlxcel_ir::{
 use crate::support::{Case, Random, assert_near, engines};
 
 /// A packed weight of random codes, whose scales are small halves.
-fn packed(r: &mut Random, format: QuantFormat, rows: usize, cols: usize) -> WeightTensor {
+pub fn packed(r: &mut Random, format: QuantFormat, rows: usize, cols: usize) -> WeightTensor {
     let dtype = DType::Quant(format);
     match format {
         QuantFormat::Gguf(g) => {
@@ -66,7 +66,7 @@ fn half_bytes(v: f64) -> [u8; 2] {
     HostTensor::from_f64(DType::F16, &[], &[v]).bytes().try_into().unwrap()
 }
 
-fn formats() -> Vec<QuantFormat> {
+pub fn formats() -> Vec<QuantFormat> {
     let mut all: Vec<QuantFormat> = GgufFormat::ALL.into_iter().map(QuantFormat::Gguf).collect();
     all.push(QuantFormat::MxFp4);
     for bits in [2, 3, 4, 5, 6, 8] {

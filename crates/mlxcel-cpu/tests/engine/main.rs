@@ -13,5 +13,6 @@ mod movement;
 mod norm;
 mod recurrent;
 mod reduce;
+mod rounded;
 mod state;
 mod weights;

@@ -30,7 +30,19 @@ fn open(path: &Path) -> Checkpoint {
 fn check_tokens(model: &Path, golden: &Value) {
     for case in golden["cases"].as_array().expect("a golden has cases") {
         let prompt = comma_separated(&ids(&case["prompt"]));
-        let flags = ["-n", "48", "--temp", "0", "--ignore-eos", "--dtype", "f32", "--prompt-tokens", &prompt];
+        let flags = [
+            "-n",
+            "48",
+            "--temp",
+            "0",
+            "--ignore-eos",
+            "--dtype",
+            "f32",
+            "--products",
+            "exact",
+            "--prompt-tokens",
+            &prompt,
+        ];
         let got = run_json(&[&["generate", "-m", text(model)], &flags[..]].concat());
         assert_eq!(got["tokens"], case["tokens"], "{}, {}", model.display(), case["name"]);
     }

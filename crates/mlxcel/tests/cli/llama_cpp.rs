@@ -62,8 +62,20 @@ fn convert(model: &str, out: &Path, kind: &str) {
 /// Our greedy tokens after `prompt`, and for each the chances of the likeliest ones.
 fn ours(file: &Path, prompt: &[u32], count: usize) -> (Vec<u32>, Vec<Vec<(u32, f64)>>) {
     let (prompt, count) = (comma_separated(prompt), count.to_string());
-    let flags =
-        ["--prompt-tokens", &prompt, "-n", &count, "--temp", "0", "--dtype", "f32", "--top-logprobs", "8"];
+    let flags = [
+        "--prompt-tokens",
+        &prompt,
+        "-n",
+        &count,
+        "--temp",
+        "0",
+        "--dtype",
+        "f32",
+        "--products",
+        "exact",
+        "--top-logprobs",
+        "8",
+    ];
     let got = run_json(&[&["generate", "-m", text(file)], &flags[..]].concat());
     let chance = |entry: &serde_json::Value| {
         let id = entry["token"].as_u64().expect("a token").try_into().expect("an id");

@@ -22,7 +22,19 @@ fn smollm2_goes_on_as_llama_cpp_does_on_the_same_weights_in_f32() {
     assert_eq!(cases.len(), 10);
     for case in cases {
         let text = |name: &str| case[name].as_str().expect(name);
-        let mut flags = vec!["generate", "-m", &model, "--temp", "0", "-n", "64", "--dtype", "f32"];
+        let mut flags = vec![
+            "generate",
+            "-m",
+            &model,
+            "--temp",
+            "0",
+            "-n",
+            "64",
+            "--dtype",
+            "f32",
+            "--products",
+            "exact",
+        ];
         flags.extend(["-p", text("prompt")]);
         if case["chat"] == false {
             flags.push("--no-chat-template");
@@ -65,4 +77,20 @@ fn smollm2_is_inspected_without_reading_its_weights() {
     assert_eq!(got["parameters"], 134_515_008);
     let plan = run(&["inspect", &model, "--plan"]);
     assert_eq!(plan.code, Some(0), "{}", plan.stderr);
+}
+
+/// The opening chapter of a novel of 1813.
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/texts/pride-and-prejudice.txt");
+
+#[test]
+fn fast_products_foretell_a_text_as_well_as_exact_ones() {
+    let Some(model) = model("MLXCEL_TEST_SMOLLM2") else { return };
+    let perplexity = |products: &str| -> f64 {
+        let flags = ["perplexity", "-m", &model, "--file", TEXT, "--chunk", "256"];
+        let got = run_json(&[&flags[..], &["--products", products]].concat());
+        assert_eq!(got["tokens"], 4 * 127, "the second halves of four chunks");
+        got["perplexity"].as_f64().expect("a number")
+    };
+    let (exact, fast) = (perplexity("exact"), perplexity("fast"));
+    assert!((fast / exact - 1.0).abs() < 0.005, "exact {exact}, fast {fast}");
 }

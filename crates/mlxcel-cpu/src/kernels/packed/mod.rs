@@ -22,6 +22,7 @@ mod pack;
 mod tiles;
 mod vnni;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use mlxcel_engine::EngineError;
@@ -44,6 +45,26 @@ use crate::weight::Rows;
 const TASK_MIN: usize = 16 * 1024;
 /// Panels that tiles go through side by side, so that a stretch of all tokens stays in the second-level cache.
 const TOGETHER: usize = 16;
+
+thread_local! {
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+/// What a thread needs beside the registers of its tiles, kept from one product to the next.
+#[derive(Default)]
+struct Room {
+    sums: Vec<f32>,
+    decoded: Vec<u16>,
+}
+
+impl Room {
+    /// Numbers of whatever was there before.
+    fn of(&mut self, sums: usize, decoded: usize) -> (&mut [f32], &mut [u16]) {
+        self.sums.resize(self.sums.len().max(sums), 0.0);
+        self.decoded.resize(self.decoded.len().max(decoded), 0);
+        (&mut self.sums[..sums], &mut self.decoded[..decoded])
+    }
+}
 
 /// A weight in panels.
 #[derive(Debug)]
@@ -199,28 +220,30 @@ impl Job<'_> {
         let x = unsafe { Tokens::new(self.ctx, [tokens, cols], halves, row) }?;
         let each = tiles::sums_len(x.tiles);
         self.spread(2, |panels| {
-            // SAFETY: the level has tiles, which includes the permission.
-            let registers = unsafe { Registers::configure() };
-            let mut sums = vec![0.0; each * panels.len().min(TOGETHER).div_ceil(2)];
-            let mut decoded = vec![0; self.decoded_len()];
-            for first in panels.clone().step_by(TOGETHER) {
-                let together = first..panels.end.min(first + TOGETHER);
-                for start in (0..x.depth).step_by(STRETCH) {
-                    let stretch = (start, STRETCH.min(x.depth - start));
-                    for (pair, sums) in together.clone().step_by(2).zip(sums.chunks_mut(each)) {
-                        let pair = [pair, (pair + 1).min(together.end - 1)];
-                        let rows = self.rows(pair, stretch, &mut decoded);
-                        // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
-                        unsafe { tiles::multiply(&registers, &x, rows, stretch, sums.as_mut_ptr()) };
+            ROOM.with_borrow_mut(|room| {
+                // SAFETY: the level has tiles, which includes the permission.
+                let registers = unsafe { Registers::configure() };
+                let (sums, decoded) =
+                    room.of(each * panels.len().min(TOGETHER).div_ceil(2), self.decoded_len());
+                for first in panels.clone().step_by(TOGETHER) {
+                    let together = first..panels.end.min(first + TOGETHER);
+                    for start in (0..x.depth).step_by(STRETCH) {
+                        let stretch = (start, STRETCH.min(x.depth - start));
+                        for (pair, sums) in together.clone().step_by(2).zip(sums.chunks_mut(each)) {
+                            let pair = [pair, (pair + 1).min(together.end - 1)];
+                            let rows = self.rows(pair, stretch, decoded);
+                            // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
+                            unsafe { tiles::multiply(&registers, &x, rows, stretch, sums.as_mut_ptr()) };
+                        }
+                    }
+                    // Token by token, so that what is written together lies together.
+                    for t in 0..tokens {
+                        for (i, p) in together.clone().enumerate() {
+                            self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
+                        }
                     }
                 }
-                // Token by token, so that what is written together lies together.
-                for t in 0..tokens {
-                    for (i, p) in together.clone().enumerate() {
-                        self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
-                    }
-                }
-            }
+            })
         });
         Ok(())
     }

@@ -1,0 +1,101 @@
+//! Fast products: which tokens are rounded, how far, and that it depends on nothing but the token's own sequence.
+
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
+use mlxcel_engine::weights::WeightTensor;
+use mlxcel_engine::{Engine, Feeds, Program};
+use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, shape};
+
+use crate::linear;
+use crate::support::{Random, Weights, step};
+
+const K: usize = 768;
+const N: usize = 72;
+
+fn graph(dtype: DType) -> Graph {
+    let b = Builder::new();
+    let x = b.input("x", DType::F32, shape!["tokens", K]);
+    let w = b.weight("w", dtype, &[N, K]);
+    b.output("y", x.linear(w, None));
+    b.finish().unwrap()
+}
+
+fn compiled(products: Products, level: SimdLevel, w: &WeightTensor) -> Box<dyn Program> {
+    let options = CpuOptions { threads: Some(2), level: Some(level), products };
+    let mut weights = Weights::default();
+    weights.add("w", w.clone());
+    CpuEngine::new(options).unwrap().compile(&graph(w.dtype), &weights, &Bindings::new()).unwrap()
+}
+
+/// Rows of `x` as the tokens of one step; `ends` says which of them are the last known of their sequence.
+fn products(program: &mut dyn Program, rows: &[Vec<f32>], ends: &[bool]) -> Vec<Vec<f32>> {
+    let mut feeds = Feeds::new();
+    feeds.insert("x", HostTensor::new(&[rows.len(), K], &rows.concat()));
+    let positions: Vec<i32> = (0..rows.len() as i32).collect();
+    let known: Vec<i32> = positions.iter().zip(ends).map(|(p, end)| p + if *end { 1 } else { 5 }).collect();
+    feeds.insert("positions", HostTensor::new(&[rows.len()], &positions));
+    feeds.insert("known_lens", HostTensor::new(&[rows.len()], &known));
+    let y = step(program, &feeds, &["y"]).remove(0).to_vec::<f32>().unwrap();
+    y.chunks(N).map(<[f32]>::to_vec).collect()
+}
+
+/// A weight of every format that rounding knows, and of one that it does not.
+fn weights() -> Vec<WeightTensor> {
+    let mut random = Random(7);
+    let suit = linear::formats().into_iter().filter(|format| K.is_multiple_of(format.block_len()));
+    let mut all: Vec<WeightTensor> = suit.map(|format| linear::packed(&mut random, format, N, K)).collect();
+    all.extend([DType::BF16, DType::F32].map(|dtype| random.weight(dtype, &[N, K])));
+    all
+}
+
+fn rows(count: usize) -> Vec<Vec<f32>> {
+    let mut random = Random(11);
+    (0..count).map(|_| (0..K).map(|_| random.number() as f32).collect()).collect()
+}
+
+/// Where rounding is done in tiles.
+fn is_rounded(level: SimdLevel, w: &WeightTensor) -> bool {
+    let unpacked = ["f32", "iq2_xxs", "iq3_xxs", "affine8g24_f32"];
+    level.to_string() == "amx" && !unpacked.contains(&w.dtype.to_string().as_str())
+}
+
+/// The largest difference relative to the largest number.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    let top = b.iter().fold(0f32, |top, y| top.max(y.abs()));
+    a.iter().zip(b).fold(0f32, |far, (x, y)| far.max((x - y).abs())) / top
+}
+
+#[test]
+fn the_last_known_token_is_nearly_exact_and_those_before_it_are_rounded_as_bf16() {
+    let rows = rows(37);
+    let ends: Vec<bool> = (0..rows.len()).map(|t| t % 9 == 8 || t > 33).collect();
+    for level in SimdLevel::available() {
+        for w in weights() {
+            let exact = products(&mut *compiled(Products::Exact, level, &w), &rows, &ends);
+            let fast = products(&mut *compiled(Products::Fast, level, &w), &rows, &ends);
+            for (t, (fast, exact)) in fast.iter().zip(&exact).enumerate() {
+                let (far, bound) = (distance(fast, exact), if ends[t] { 2e-4 } else { 2e-2 });
+                assert!(far < bound, "{level}, {}, token {t}: {far}", w.dtype);
+                let is_rounded = is_rounded(level, &w) && !ends[t];
+                assert!(!is_rounded || far > 1e-5, "{level}, {}: token {t} was not rounded", w.dtype);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_is_computed_alike_in_any_company() {
+    let rows = rows(70);
+    let mut random = Random(13);
+    let ends: Vec<bool> = (0..rows.len()).map(|_| random.below(3) == 0).collect();
+    for w in weights() {
+        let mut program = compiled(Products::Fast, SimdLevel::best(), &w);
+        let together = products(&mut *program, &rows, &ends);
+        for t in (0..rows.len()).step_by(7) {
+            for company in [1, 5] {
+                let part = t..(t + company).min(rows.len());
+                let few = products(&mut *program, &rows[part.clone()], &ends[part]);
+                assert_eq!(few[0], together[t], "{}, token {t} of {company}", w.dtype);
+            }
+        }
+    }
+}
