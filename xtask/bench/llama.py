@@ -1,9 +1,9 @@
 """Measures llama.cpp as `mlxcel bench` measures ours: `llama.py MODEL.gguf --threads N --repetitions N TEST...`.
 
-A test is `pp:TOKENS:DEPTH:SEQUENCES` or `tg:TOKENS:DEPTH:SEQUENCES`; `tg-plain` is `tg` without flash attention. Prints one JSON object: the tokens for each second of
+A test is `pp:TOKENS:DEPTH:SEQUENCES` or `tg:TOKENS:DEPTH:SEQUENCES`. Prints one JSON object: the tokens for each second of
 every repetition, by test. The library is the one that the package xllamacpp brings; it is called through its C
 functions, without a server or a sampler. Parameters are left as llama.cpp has them, except for the size of the context,
-the number of sequences, the threads and, where a test says so, flash attention.
+the number of sequences and the threads.
 """
 
 import argparse
@@ -17,11 +17,10 @@ import xllamacpp
 
 STEP_TOKENS_MAX = 512
 WARM_UP_TOKENS = 4
-FLASH_AUTO, FLASH_OFF = 2**32 - 1, 0
 
 
 class Parameters(ctypes.Structure):
-    """More than any version has; only a few words of the context's are touched."""
+    """More than any version has; only the first four words of the context's are touched."""
 
     _fields_ = [("words", ctypes.c_uint32 * 256)]
 
@@ -83,16 +82,14 @@ class Peer:
         self.random = random.Random(0)
         self.batch = self.llama.llama_batch_init(STEP_TOKENS_MAX, 0, 1)
 
-    def open(self, tokens, sequences, flash=True):
+    def open(self, tokens, sequences):
         """A context of so many sequences, each with room for so many tokens."""
         parameters = self.llama.llama_context_default_params()
         # The only layout that is relied on, so a version with another one is found out.
-        if list(parameters.words[:4]) != [512, 2048, 512, 1] or parameters.words[9] != FLASH_AUTO:
+        if list(parameters.words[:4]) != [512, 2048, 512, 1]:
             raise SystemExit("the parameters of this llama.cpp begin with other fields than expected")
         parameters.words[0] = (tokens + 255) // 256 * 256 * sequences
         parameters.words[3] = sequences
-        if not flash:
-            parameters.words[9] = FLASH_OFF
         self.context = self.llama.llama_init_from_model(self.model, parameters)
         if not self.context:
             raise SystemExit("llama.cpp has no memory for the context")
@@ -146,7 +143,7 @@ class Peer:
     def measure(self, test, repetitions):
         kind, *numbers = test.split(":")
         tokens, depth, sequences = map(int, numbers)
-        self.open(depth + tokens, sequences, flash=kind != "tg-plain")
+        self.open(depth + tokens, sequences)
         if depth:
             self.prompt(0, depth)
             for sequence in range(1, sequences):

@@ -16,16 +16,7 @@ use super::models::{Files, Model, Row};
 const REPETITIONS: usize = 2;
 
 /// The columns of the table.
-pub(crate) const COLUMNS: [&str; 5] = [
-    "prefill 512",
-    "decode, depth 0",
-    "decode, depth 4k",
-    "16 sequences",
-    "depth 4k, theirs without flash attention",
-];
-
-/// Columns that are the same test of ours: the second is not measured again.
-const SAME: (usize, usize) = (2, 4);
+pub(crate) const COLUMNS: [&str; 4] = ["prefill 512", "decode, depth 0", "decode, depth 4k", "16 sequences"];
 
 /// One column as both sides are asked for it.
 #[derive(Clone, Copy, Debug)]
@@ -88,19 +79,13 @@ impl Contest<'_> {
     fn tests(&self) -> [Test; COLUMNS.len()] {
         let made = if self.options.quick { 8 } else { 32 };
         let test = |kind, tokens, depth, sequences| Test { kind, tokens, depth, sequences };
-        [
-            test("pp", 512, 0, 1),
-            test("tg", made, 0, 1),
-            test("tg", made, 4096, 1),
-            test("tg", made, 0, 16),
-            test("tg-plain", made, 4096, 1),
-        ]
+        [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
     }
 
     /// Runs ours and returns how many threads it had.
     fn run_ours(&self, model: &Path, row: usize, results: &mut Results) -> Result<usize> {
         let mut threads = 0;
-        for (column, test) in self.tests().into_iter().enumerate().filter(|(column, _)| *column != SAME.1) {
+        for (column, test) in self.tests().into_iter().enumerate() {
             let report = output_of(self.command_of_ours(model, test))?;
             threads = report["threads"].as_u64().context("mlxcel bench reports threads")? as usize;
             results.device = report["device"].as_str().unwrap_or_default().to_owned();
@@ -113,8 +98,6 @@ impl Contest<'_> {
                 _ => {}
             }
         }
-        let compared = &mut results.rows[row];
-        compared.ours[SAME.1] = compared.ours[SAME.0].clone();
         Ok(threads)
     }
 

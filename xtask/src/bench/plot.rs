@@ -2,7 +2,7 @@
 
 use super::contest::{COLUMNS, Results};
 
-const COLOURS: [&str; COLUMNS.len()] = ["#4269d0", "#efb118", "#3ca951", "#a463f2", "#97bbf5"];
+const COLOURS: [&str; COLUMNS.len()] = ["#4269d0", "#efb118", "#3ca951", "#a463f2"];
 const BAR: f64 = 16.0;
 const GROUP: f64 = BAR * COLUMNS.len() as f64 + 14.0;
 const LEFT: f64 = 330.0;

@@ -1,5 +1,7 @@
 //! Reading panels with AVX-512: scales as `f32`, codes as vectors of bytes, and both together as numbers.
 #![allow(unsafe_code)]
+// Iterators over vectors are not always compiled with the level's instructions.
+#![allow(clippy::needless_range_loop)]
 
 use std::arch::x86_64::*;
 
