@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::{ModelCopy, comma_separated, fixture, fixture_argument, ids, read_json, run_json};
 
-const FLAGS: [&str; 8] = ["-n", "48", "--temp", "0", "--ignore-eos", "--dtype", "f32", "--prompt-tokens"];
+const FLAGS: [&str; 10] =
+    ["-n", "48", "--temp", "0", "--ignore-eos", "--dtype", "f32", "--products", "exact", "--prompt-tokens"];
 
 /// Folders of fixtures that hold a decoder's weights.
 fn decoders() -> Vec<PathBuf> {
