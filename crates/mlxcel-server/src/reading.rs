@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use mlxcel_text::{
-    ForcedCalls, Grammar, OutputFormat, OutputParser, TemplateChoice, Tool, ToolChoice, ToolSet,
+    ForcedCalls, Grammar, GrammarSource, OutputFormat, OutputParser, TemplateChoice, Tool, ToolChoice,
+    ToolSet,
 };
 use serde_json::json;
 
@@ -70,6 +71,11 @@ pub async fn forced(
     let source = forced.grammar(&model.text.tokenizer);
     let source = source.map_err(|error| Refusal::field("tools", error.to_string()))?;
     Ok(Some(model.text.grammar(source, "tools").await?))
+}
+
+/// A grammar for the answer, before which the model may reason in its own form.
+pub fn constrained(model: &Model, prompt: &str, source: GrammarSource) -> GrammarSource {
+    format(model, &Tools::default()).constrain(source, tail(prompt), &model.text.tokenizer)
 }
 
 fn format(model: &Model, tools: &Tools) -> OutputFormat {

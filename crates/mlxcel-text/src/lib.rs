@@ -21,6 +21,7 @@ mod detokenizer;
 mod error;
 mod files;
 mod grammar;
+mod lark;
 mod output;
 mod reasoning;
 mod stop;

@@ -8,6 +8,7 @@
 //! It does not know whether a tool exists or its arguments fit; only where a format has no marker must the name be one
 //! of the request's tools.
 
+mod constrain;
 mod emitter;
 mod harmony;
 mod marked;

@@ -444,6 +444,36 @@ fn a_forced_answer_may_reason_first_and_call_again() {
 }
 
 #[test]
+fn an_answer_by_a_schema_may_come_after_reasoning() {
+    let tokenizer = support::folder("bpe");
+    let grammars = grammars(&tokenizer);
+    let schema = GrammarSource::JsonSchema(json!({"type": "array", "items": {"type": "integer"}}));
+    let constrained = |reasoning, source: &GrammarSource, prompt| {
+        OutputFormat { tools: None, reasoning }.constrain(source.clone(), prompt, &tokenizer)
+    };
+    assert_eq!(constrained(None, &schema, ""), schema);
+    let think = Some(ReasoningStyle::Think);
+    let open = constrained(think, &schema, "<think>\n");
+    assert!(follows(&grammars, &open, "Say [x].</think>\n\n[1, 2]"));
+    assert!(!follows(&grammars, &open, "[1, 2]"), "the reasoning is open and has to be closed");
+    assert!(!follows(&grammars, &open, "Say [x].</think>\n\n{}"));
+    assert_eq!(constrained(think, &schema, "<think>\n\n</think>\n\n"), schema);
+    let never = constrained(think, &GrammarSource::JsonSchema(json!(false)), "<think>");
+    assert!(matches!(grammars.get(&never), Err(Error::GrammarRefused { .. })));
+    let harmony = constrained(Some(ReasoningStyle::Harmony), &GrammarSource::JsonObject, "");
+    let text =
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{\"a\": 1}";
+    assert!(follows(&grammars, &harmony, text));
+    assert_eq!(
+        parse(format(ToolSyntax::Harmony, Some(ReasoningStyle::Harmony)), "", text, &[3]),
+        answer("{\"a\": 1}", "Hm", &[])
+    );
+    let date = constrained(think, &GrammarSource::Regex(r"\d{4}/\d{2}".to_owned()), "<think>");
+    assert!(follows(&grammars, &date, "a</think>2026/11"));
+    assert!(!follows(&grammars, &date, "a</think>2026/1"));
+}
+
+#[test]
 fn a_named_tool_is_the_only_one() {
     let tokenizer = support::folder("bpe");
     let (grammars, tools) = (grammars(&tokenizer), tools());

@@ -89,8 +89,11 @@ async fn order(
             let message = "'response_format' and 'tools' cannot be followed together; leave one of them out";
             return Err(Refusal::field("response_format", message));
         }
-        // An answer by a grammar is the text itself, from its beginning.
-        Some(source) => (Some(model.text.grammar(source, "response_format").await?), None),
+        Some(source) => {
+            let source = reading::constrained(model, &prompt.text, source);
+            let grammar = model.text.grammar(source, "response_format").await?;
+            (Some(grammar), Some(Reading::new(model, &prompt.text, &tools, calls)?))
+        }
         None => {
             let forced = reading::forced(model, &prompt.text, &tools, calls).await?;
             (forced, Some(Reading::new(model, &prompt.text, &tools, calls)?))

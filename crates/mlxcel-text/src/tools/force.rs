@@ -5,11 +5,12 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{ToolSet, ToolSyntax, deepseek, mistral, tagged};
 use crate::error::{Error, Result};
-use crate::grammar::{BLANKS, GrammarSource};
+use crate::grammar::GrammarSource;
+use crate::lark::Lark;
 use crate::reasoning::ReasoningStyle;
 use crate::tokenizer::Tokenizer;
 
@@ -54,22 +55,22 @@ impl ForcedCalls<'_> {
         if chosen.is_empty() {
             return Err(Error::NoTools);
         }
-        let mut lark = Lark { text: String::new(), tokenizer };
+        let mut lark = Lark::new(tokenizer);
         let (before, between, after) = self.frame();
-        let mut start = self.reasoning(&mut lark);
-        start += &lark.sequence(&before);
+        let mut start = lark.reasoning(self.reasoning, self.prompt);
+        start += &sequence(&lark, &before);
         start.push_str("call");
         if let Some(between) = between.filter(|_| self.may_repeat) {
-            write!(start, " ({} call)*", lark.sequence(&between)).expect("a text can be written to");
+            write!(start, " ({} call)*", sequence(&lark, &between)).expect("a text can be written to");
         }
         start.push(' ');
-        start += &lark.sequence(&after);
+        start += &sequence(&lark, &after);
         lark.rule("start", &start);
         let names: Vec<String> = (0..chosen.len()).map(|index| format!("call_{index}")).collect();
         lark.rule("call", &names.join(" | "));
         for (index, tool) in chosen.iter().enumerate() {
             let parts = self.call(index, tool, &mut lark);
-            let sequence = lark.sequence(&parts);
+            let sequence = sequence(&lark, &parts);
             lark.rule(&names[index], &sequence);
         }
         Ok(GrammarSource::Lark(lark.text))
@@ -103,7 +104,7 @@ impl ForcedCalls<'_> {
             ToolSyntax::Glm => return pairs(index, tool, lark),
             _ => {}
         }
-        let arguments = lark.json(&format!("arguments_{index}"), &tool.parameters);
+        let arguments = arguments(format!("arguments_{index}"), &tool.parameters, lark);
         match self.syntax {
             ToolSyntax::Hermes | ToolSyntax::QwenXml | ToolSyntax::Glm => vec![
                 Part::Mark(tagged::OPEN),
@@ -147,23 +148,27 @@ impl ForcedCalls<'_> {
             ],
         }
     }
+}
 
-    /// Reasoning that may come first, as the beginning of a rule.
-    fn reasoning(&self, lark: &mut Lark<'_>) -> String {
-        let Some(style) = self.reasoning else { return String::new() };
-        if style == ReasoningStyle::Harmony {
-            let open = ["<|channel|>", "analysis", "<|message|>"].map(|mark| lark.mark(mark)).join(" ");
-            let text = lark.text_until("reasoning", "<|end|>");
-            let close = ["<|start|>", "assistant"].map(|mark| lark.mark(mark)).join(" ");
-            return format!("({open} {text} {close})? ");
+fn sequence(lark: &Lark<'_>, parts: &[Part]) -> String {
+    parts.iter().fold(String::new(), |mut sequence, part| {
+        match part {
+            Part::Mark(mark) => sequence += &lark.mark(mark),
+            Part::Text(text) => sequence += &lark.literal(text),
+            Part::Rule(rule) => sequence += rule,
         }
-        let (open, close) = style.markers();
-        let text = lark.text_until("reasoning", close);
-        match style.is_open_at_end(self.prompt) {
-            true => format!("{text} /[ \\n]{{0,4}}/ "),
-            false => format!("({} {text} /[ \\n]{{0,4}}/)? ", lark.mark(open)),
-        }
+        sequence + " "
+    })
+}
+
+/// A rule for arguments as JSON.
+fn arguments(name: String, schema: &Value, lark: &mut Lark<'_>) -> Part {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.entry("type").or_insert_with(|| json!("object"));
     }
+    lark.schema(&name, schema);
+    Part::Rule(name)
 }
 
 /// The arguments of a schema with whether each is required, in the order they are declared.
@@ -171,7 +176,8 @@ fn declared(tool: &super::Tool) -> Vec<(&String, &Value, bool)> {
     let required = tool.parameters.get("required").and_then(Value::as_array);
     let is_required = |key: &str| required.is_some_and(|keys| keys.iter().any(|entry| entry == key));
     let properties = tool.parameters.get("properties").and_then(Value::as_object);
-    properties.into_iter().flatten().map(|(key, schema)| (key, schema, is_required(key))).collect()
+    let allowed = properties.into_iter().flatten().filter(|(_, schema)| **schema != Value::Bool(false));
+    allowed.map(|(key, schema)| (key, schema, is_required(key))).collect()
 }
 
 fn xml(index: usize, tool: &super::Tool, lark: &mut Lark<'_>) -> Vec<Part> {
@@ -194,93 +200,4 @@ fn pairs(index: usize, tool: &super::Tool, lark: &mut Lark<'_>) -> Vec<Part> {
     }
     parts.push(Part::Mark(tagged::CLOSE));
     parts
-}
-
-/// A grammar that is being written.
-struct Lark<'a> {
-    text: String,
-    tokenizer: &'a Tokenizer,
-}
-
-impl Lark<'_> {
-    fn rule(&mut self, name: &str, body: &str) {
-        writeln!(self.text, "{name}: {body}").expect("a text can be written to");
-    }
-
-    fn sequence(&self, parts: &[Part]) -> String {
-        parts.iter().fold(String::new(), |mut sequence, part| {
-            match part {
-                Part::Mark(mark) => sequence += &self.mark(mark),
-                Part::Text(text) => sequence += &self.literal(text),
-                Part::Rule(rule) => sequence += rule,
-            }
-            sequence + " "
-        })
-    }
-
-    fn literal(&self, text: &str) -> String {
-        Value::String(text.to_owned()).to_string()
-    }
-
-    fn mark(&self, mark: &str) -> String {
-        match self.control(mark) {
-            Some(id) => format!("<[{id}]>"),
-            None => self.literal(mark),
-        }
-    }
-
-    fn control(&self, mark: &str) -> Option<u32> {
-        self.tokenizer.token_id(mark).filter(|&id| self.tokenizer.is_control(id))
-    }
-
-    /// A rule for a JSON value of a schema.
-    fn json(&mut self, name: &str, schema: &Value) -> Part {
-        let mut schema = schema.clone();
-        if let Some(fields) = schema.as_object_mut() {
-            fields.entry("type").or_insert_with(|| json!("object"));
-        }
-        self.schema(name, schema);
-        Part::Rule(name.to_owned())
-    }
-
-    fn schema(&mut self, name: &str, mut schema: Value) {
-        if !schema.is_object() {
-            schema = Value::Object(Map::new());
-        }
-        if let Some(fields) = schema.as_object_mut() {
-            fields.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": BLANKS}));
-        }
-        self.rule(name, &format!("%json {schema}"));
-    }
-
-    /// A value without quotes if it is a text, as JSON otherwise, and what closes it.
-    fn value(&mut self, name: &str, schema: &Value, close: &str) -> String {
-        let is_text = schema.get("type").is_some_and(|kind| kind == "string");
-        match schema.get("enum").and_then(Value::as_array).filter(|_| is_text) {
-            Some(texts) => {
-                let texts = texts.iter().filter_map(Value::as_str).map(|text| self.literal(text));
-                let texts: Vec<String> = texts.collect();
-                format!("({}) {}", texts.join(" | "), self.literal(close))
-            }
-            None if is_text => self.text_until(name, close),
-            None => {
-                self.schema(name, schema.clone());
-                format!("{name} {}", self.literal(close))
-            }
-        }
-    }
-
-    /// Any text up to the first mark, and the mark.
-    fn text_until(&mut self, name: &str, mark: &str) -> String {
-        match self.control(mark) {
-            Some(id) => {
-                self.rule(name, "/(?s:.*)/");
-                format!("{name} <[{id}]>")
-            }
-            None => {
-                self.rule(&format!("{name}[suffix={}]", self.literal(mark)), "/(?s:.*)/");
-                name.to_owned()
-            }
-        }
-    }
 }
