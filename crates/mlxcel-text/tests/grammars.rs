@@ -112,6 +112,14 @@ fn a_schema_may_refer_to_itself() {
 }
 
 #[test]
+fn an_object_may_have_many_fields() {
+    let fields: serde_json::Map<String, Value> =
+        (0..900).map(|i| (format!("field{i}"), json!({"type": "integer"}))).collect();
+    let many = schema(json!({"type": "object", "properties": fields, "additionalProperties": false}));
+    check(&many, &["{}", r#"{"field7":1,"field899":2}"#], &[r#"{"field900":1}"#, r#"{"field7":"x"}"#]);
+}
+
+#[test]
 fn any_object_is_an_object_and_no_other_json() {
     check(&GrammarSource::JsonObject, &["{}", r#"{"a":[1,{"b":null}]}"#], &["[]", "1", "\"a\"", "{a:1}"]);
 }
@@ -310,7 +318,21 @@ fn schemas_that_are_too_large_are_refused_before_any_work() {
     let deep = (0..1000).fold(json!({}), |inner, _| json!({"items": inner}));
     let wide = json!({"enum": (0..1_000_000).collect::<Vec<u32>>()});
     let long = json!({"const": "x".repeat(1 << 20)});
-    for (value, expected) in [(&deep, "levels"), (&wide, "values"), (&long, "bytes")] {
+    let fields: serde_json::Map<String, Value> = (0..5000).map(|i| (format!("f{i}"), json!({}))).collect();
+    let many = json!({"properties": fields});
+    let steps = json!({"items": {"type": "integer", "multipleOf": 999_999_937}});
+    let fine = json!({"type": "number", "multipleOf": 0.000_000_1});
+    let expected = [
+        (&deep, "levels"),
+        (&wide, "values"),
+        (&long, "bytes"),
+        (&many, "fields in one object"),
+        (&steps, "steps in `multipleOf`"),
+    ];
+    assert!(grammars().get(&schema(fine)).is_ok(), "few remainders, however small the number");
+    let within = refusal(&lark(&format!("start: \"a\" %json {steps} \"b\"")));
+    assert!(matches!(within, Error::GrammarTooLarge { measure: "steps in `multipleOf`", .. }), "{within:?}");
+    for (value, expected) in expected {
         let error = refusal(&schema(value.clone()));
         assert!(matches!(error, Error::GrammarTooLarge { measure, .. } if measure == expected), "{error:?}");
     }
