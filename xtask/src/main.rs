@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod clients;
 mod golden;
 mod python;
 mod shell;

@@ -8,6 +8,7 @@ use crate::keys::Keys;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::model::{Models, Source};
+use crate::routes::Store;
 
 pub struct App {
     pub config: Config,
@@ -15,6 +16,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     pub models: Arc<Models>,
     pub lifecycle: Lifecycle,
+    /// Answers that clients may go on from.
+    pub responses: Store,
 }
 
 impl App {
@@ -26,6 +29,7 @@ impl App {
             return Err(ServerError::Origin { origin: origin.clone() });
         }
         let models = Arc::new(Models::new(source, config.keeping.clone(), Arc::clone(&metrics)));
-        Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default() })
+        let responses = Store::new(config.limits.stored);
+        Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default(), responses })
     }
 }

@@ -7,6 +7,7 @@
 mod app;
 mod config;
 mod connection;
+mod conversation;
 mod error;
 mod front;
 mod generate;

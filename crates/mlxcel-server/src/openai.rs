@@ -6,7 +6,7 @@ mod tools;
 
 pub use format::ResponseFormat;
 pub use logprobs::Logprob;
-pub use tools::{Function, Must, Tool, ToolChoice, Tools};
+pub use tools::{Function, FunctionName, Mode, Must, Named, Tool, ToolChoice, Tools};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

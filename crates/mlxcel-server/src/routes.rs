@@ -1,14 +1,17 @@
 //! Every route in one table, from which both the router and the OpenAPI document are made. A route reads its own
 //! request and shapes its own answer; what comes before and after is `front`'s business.
 
+mod anthropic;
 mod chat;
 mod completions;
 mod embeddings;
 mod health;
+mod llama;
 mod metrics;
 mod models;
 mod openapi;
 mod page;
+mod responses;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,6 +21,8 @@ use std::sync::Arc;
 use axum::http::Method;
 use axum::response::Response;
 use bytes::Bytes;
+
+pub use responses::Store;
 
 use crate::app::App;
 use crate::openapi::Described;
@@ -74,6 +79,19 @@ static ROUTES: &[&Route] = &[
     &chat::CHAT,
     &completions::COMPLETIONS,
     &embeddings::EMBEDDINGS,
+    &responses::CREATE,
+    &responses::READ,
+    &responses::DELETE,
+    &anthropic::MESSAGES,
+    &anthropic::COUNT_TOKENS,
+    &llama::COMPLETION,
+    &llama::INFILL,
+    &llama::TOKENIZE,
+    &llama::DETOKENIZE,
+    &llama::APPLY_TEMPLATE,
+    &llama::EMBEDDING,
+    &llama::PROPS,
+    &llama::SLOTS,
 ];
 
 /// All routes by path.

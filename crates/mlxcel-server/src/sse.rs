@@ -26,7 +26,7 @@ pub trait Script: Send + 'static {
 
     fn begin(&mut self, generation: &Generation, events: &mut Events);
 
-    fn show(&mut self, shown: Shown, events: &mut Events);
+    fn show(&mut self, shown: Shown, generation: &Generation, events: &mut Events);
 
     /// After the last piece.
     fn end(&mut self, generation: &Generation, events: &mut Events);
@@ -111,7 +111,8 @@ impl<S: Script> Telling<S> {
             Phase::Telling => match tokio::time::timeout(SIGN_OF_LIFE, self.generation.next()).await {
                 Err(_) => return Some(Bytes::from_static(b": still here\n\n")),
                 Ok(Some(Ok(shown))) => {
-                    shown.into_iter().for_each(|shown| self.script.show(shown, &mut self.events));
+                    let Telling { generation, script, events, .. } = self;
+                    shown.into_iter().for_each(|shown| script.show(shown, generation, events));
                 }
                 Ok(Some(Err(refusal))) => {
                     tracing::error!(error = %refusal, "an answer broke off");

@@ -24,6 +24,7 @@ use crate::manual::Manual;
 use crate::perplexity::Perplexity;
 use crate::rm::Rm;
 use crate::run::Run;
+use crate::serve::Serve;
 use crate::tokenize::Tokenize;
 use crate::values::{parse_fraction, parse_penalty, parse_temperature};
 use crate::{colour, environment, exit};
@@ -34,6 +35,7 @@ Examples:
   mlxcel generate -p \"Explain what a compiler does, in two sentences.\"
   mlxcel generate -m ./Qwen3-0.6B --prompt-file question.txt
   mlxcel embed \"A cat sits on the mat.\" --json
+  mlxcel serve --port 8080
   mlxcel inspect model.gguf
   mlxcel devices";
 
@@ -90,6 +92,13 @@ pub enum Command {
     /// are the weights and the cache that the steps read, GFLOP/s the arithmetic of the graph, both of the
     /// median; in brackets what part that is of what `mlxcel devices --calibrate` measured.
     Bench(Box<Bench>),
+    /// Answer over HTTP, by the interfaces of OpenAI, Anthropic and llama-server.
+    ///
+    /// Requests are computed together, and what prompts have in common once. The chat page is at /, the description of
+    /// the interface at /openapi.json, counters for Prometheus at /metrics. The first SIGTERM or Ctrl-C lets requests in
+    /// progress end, the second one does not wait. The program mlxcel-server is the same with the variables of
+    /// llama-server.
+    Serve(Box<Serve>),
     /// Measure how well a model foretells a text.
     Perplexity(Box<Perplexity>),
     /// List engines and the devices they run on.
@@ -155,7 +164,7 @@ impl FetchArgs {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// What computes; `reference` is for checking the others on tiny models.

@@ -10,26 +10,25 @@ use std::sync::Arc;
 use axum::Json;
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
-use mlxcel_text::{ChatRequest, TemplateChoice};
 use serde_json::{Map, Value};
 
 pub use answer::{ChatCompletion, Heading, Telling};
-pub use messages::DeveloperRole;
-pub use request::ChatBody;
+pub use messages::{Message, for_template};
+pub use request::{ChatBody, Effort};
 
 use super::{Access, Call, Route};
 use crate::app::App;
+use crate::conversation::{Conversation, DeveloperRole};
 use crate::generate::Generation;
 use crate::model::Model;
 use crate::openai::{StreamOptions, Tools};
 use crate::openapi::{Described, Reply, schema, schema_with_sampling};
 use crate::order::{self, Order};
-use crate::reading::{self, Calls, Reading};
+use crate::reading::Calls;
 use crate::refusal::Refusal;
 use crate::sse;
 use crate::wire::{self, SamplingFields};
 use answer::{Chunks, whole};
-use request::Effort;
 
 pub static CHAT: Route = Route {
     method: Method::POST,
@@ -69,57 +68,26 @@ async fn order(
     mut body: ChatBody,
     sampling: &SamplingFields,
 ) -> Result<Order, Refusal> {
-    let tools = Tools::new(body.tools.take(), body.tool_choice.take())?;
-    let grammar = body.response_format.as_ref().map(|format| format.grammar()).transpose()?.flatten();
+    let format = body.response_format.as_ref().map(|format| format.grammar()).transpose()?.flatten();
     let (max_tokens, logprobs) = (order::count(body.max_tokens()?), body.logprobs()?);
     let n = order::choices("n", body.n, app.config.limits.choices)?;
     let cache_key = body.prompt_cache_key.as_deref().map_or(0, cache_key);
-    let messages = messages::for_template(std::mem::take(&mut body.messages), developer_role(model))?;
-    let request = ChatRequest {
-        messages,
-        tools: tools.offered(),
-        add_generation_prompt: true,
+    let conversation = Conversation {
+        tools: Tools::new(body.tools.take(), body.tool_choice.take())?,
+        calls: if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several },
         variables: variables(&mut body),
-        ..ChatRequest::default()
+        format: format.map(|source| (source, "response_format")),
+        messages: messages::for_template(body.messages, DeveloperRole::of(model))?,
     };
-    let prompt = model.text.render(request).await?;
-    let calls = if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several };
-    let (grammar, reading) = match grammar {
-        Some(_) if tools.offered().is_some() => {
-            let message = "'response_format' and 'tools' cannot be followed together; leave one of them out";
-            return Err(Refusal::field("response_format", message));
-        }
-        Some(source) => {
-            let source = reading::constrained(model, &prompt.text, source);
-            let grammar = model.text.grammar(source, "response_format").await?;
-            (Some(grammar), Some(Reading::new(model, &prompt.text, &tools, calls)?))
-        }
-        None => {
-            let forced = reading::forced(model, &prompt.text, &tools, calls).await?;
-            (forced, Some(Reading::new(model, &prompt.text, &tools, calls)?))
-        }
-    };
-    let order = Order::new(model, vec![prompt.tokens], sampling, &app.config.sampling)?;
-    Ok(Order { n, max_tokens, logprobs, grammar, reading, cache_key, ..order })
+    let order = conversation.order(app, model, sampling).await?;
+    Ok(Order { n, max_tokens, logprobs, cache_key, ..order })
 }
 
-/// What a template is told beside the messages.
+/// What a template is told beside the messages: what the client says itself comes first.
 fn variables(body: &mut ChatBody) -> Map<String, Value> {
-    let mut variables = body.chat_template_kwargs.take().unwrap_or_default();
-    if let Some(effort) = body.reasoning_effort {
-        let word = serde_json::to_value(effort).unwrap_or_default();
-        variables.entry("reasoning_effort").or_insert(word);
-        if effort == Effort::None {
-            variables.entry("enable_thinking").or_insert(Value::Bool(false));
-        }
-    }
+    let mut variables = body.reasoning_effort.map(Effort::variables).unwrap_or_default();
+    variables.extend(body.chat_template_kwargs.take().unwrap_or_default());
     variables
-}
-
-/// Whether the template tells a developer's message from a system's.
-pub fn developer_role(model: &Model) -> DeveloperRole {
-    let source = model.text.template_source(TemplateChoice::Default).unwrap_or_default();
-    if source.contains("developer") { DeveloperRole::Known } else { DeveloperRole::AsSystem }
 }
 
 /// A client's key as the scheduler takes it; 0 is for those without one.

@@ -2,6 +2,7 @@
 //! No test looks at a clock but to give up.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod anthropic;
 mod bad_fields;
 mod bad_http;
 mod chat;
@@ -12,6 +13,9 @@ mod faults;
 mod front;
 mod house;
 mod life;
+mod llama;
 mod page;
 mod pool;
+mod responses;
+mod sdk;
 mod tools;

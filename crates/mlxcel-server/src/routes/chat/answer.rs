@@ -259,7 +259,7 @@ impl Script for Chunks {
         }
     }
 
-    fn show(&mut self, shown: Shown, events: &mut Events) {
+    fn show(&mut self, shown: Shown, _: &Generation, events: &mut Events) {
         let Shown { choice, piece } = shown;
         match piece {
             Piece::Text { text, tokens } => {

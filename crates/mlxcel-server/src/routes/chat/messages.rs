@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::conversation::DeveloperRole;
 use crate::refusal::Refusal;
 use crate::wire::TextOr;
 
@@ -98,13 +99,6 @@ pub fn for_template(messages: Vec<Message>, knows_developer: DeveloperRole) -> R
     }
     let convert = |(index, message)| one(index, message, knows_developer);
     messages.into_iter().enumerate().map(convert).collect()
-}
-
-/// What becomes of a developer's message: most templates know a system's only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeveloperRole {
-    Known,
-    AsSystem,
 }
 
 fn one(index: usize, message: Message, developer: DeveloperRole) -> Result<Value, Refusal> {

@@ -73,6 +73,18 @@ pub enum Modality {
     Text,
 }
 
+impl Effort {
+    /// What a template is told of it.
+    pub fn variables(self) -> Map<String, Value> {
+        let word = serde_json::to_value(self).unwrap_or_default();
+        let mut variables = Map::from_iter([("reasoning_effort".to_string(), word)]);
+        if self == Effort::None {
+            variables.insert("enable_thinking".to_string(), Value::Bool(false));
+        }
+        variables
+    }
+}
+
 impl ChatBody {
     /// New tokens at most.
     pub fn max_tokens(&self) -> Result<Option<u64>, Refusal> {

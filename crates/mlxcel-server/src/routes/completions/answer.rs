@@ -167,7 +167,7 @@ impl Script for Chunks {
         }
     }
 
-    fn show(&mut self, shown: Shown, events: &mut Events) {
+    fn show(&mut self, shown: Shown, _: &Generation, events: &mut Events) {
         let Shown { choice: index, piece } = shown;
         match piece {
             Piece::Text { text, tokens } => {
