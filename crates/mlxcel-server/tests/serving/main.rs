@@ -11,6 +11,7 @@ mod completions;
 mod engine;
 mod faults;
 mod front;
+mod golden;
 mod house;
 mod life;
 mod llama;

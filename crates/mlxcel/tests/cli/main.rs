@@ -15,6 +15,7 @@ mod reference;
 mod rm;
 mod run;
 mod sampling;
+mod serve;
 #[path = "../../../mlxcel-hub/tests/protocol/server.rs"]
 mod server;
 mod snapshot;

@@ -1,0 +1,78 @@
+//! `mlxcel serve` as a process: what it says, what it answers, how it ends.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+
+use crate::real_models::model;
+use crate::support::{mlxcel, run};
+
+/// A server on a free port, and its address.
+fn start(arguments: &[&str]) -> (Child, String) {
+    let arguments = [&["serve", "--port", "0"], arguments].concat();
+    let mut child = mlxcel(&arguments).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let address = loop {
+        let line = lines.next().expect("it says where it listens").expect("text");
+        if let Some(address) = line.strip_prefix("listening on http://") {
+            break address.to_string();
+        }
+    };
+    // What else it says must go somewhere.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, address)
+}
+
+fn ask(address: &str, method: &str, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+#[test]
+fn what_cannot_be_started_is_told_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().to_str().expect("UTF-8");
+    std::fs::write(folder.path().join("keys"), "\n").expect("written");
+    let keys = folder.path().join("keys");
+    std::fs::create_dir(folder.path().join("m")).expect("made");
+    let model = folder.path().join("m");
+    std::fs::write(model.join("config.json"), "{}").expect("written");
+    for (arguments, said) in [
+        (&["--models-dir", empty, "--port", &port][..], "is already in use"),
+        (&["--models-dir", model.to_str().expect("UTF-8")], "holds no models"),
+        (&["--models-dir", empty, "--api-key-file", keys.to_str().expect("UTF-8")], "holds no API key"),
+        (&["-m", "./no/such/model"], "no/such/model"),
+    ] {
+        let done = run(&[&["serve"], arguments].concat());
+        assert_eq!(done.code, Some(1), "{arguments:?}: {}", done.stderr);
+        let last = done.stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with("error: ") && last.contains(said), "{arguments:?}: {}", done.stderr);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn smollm2_answers_over_http_and_the_process_ends_when_it_is_asked_to() {
+    let Some(model) = model("MLXCEL_TEST_SMOLLM2") else { return };
+    let (mut child, address) =
+        start(&["-m", &model, "--temp", "0", "--ctx-size", "1024", "--alias", "small"]);
+    let body =
+        r#"{"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 20}"#;
+    let answer = ask(&address, "POST", "/v1/chat/completions", body);
+    assert!(answer.contains("Paris") && answer.contains("\"model\":\"small\""), "{answer}");
+    assert!(ask(&address, "GET", "/ready", "").starts_with("HTTP/1.1 200"));
+    let pid = child.id().to_string();
+    let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
