@@ -39,7 +39,7 @@ impl Source for Golden {
 
     fn load(&self, _: &str) -> Result<Parts, LoadError> {
         let blocks = self.blocks;
-        let checkpoint = Checkpoint::open(&folder()).unwrap();
+        let checkpoint = Checkpoint::open(folder()).unwrap();
         let model = mlxcel_models::load(&checkpoint, DType::F32).unwrap();
         let (context, vocab_size) = (blocks.min(16) * 16, model.built.vocab_size);
         let info = Info { context, vocab_size, parallel: 4, queue: 16, ..Info::default() };

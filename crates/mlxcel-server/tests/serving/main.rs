@@ -8,6 +8,7 @@ mod bad_http;
 mod chat;
 mod client;
 mod completions;
+mod contract;
 mod engine;
 mod faults;
 mod front;
