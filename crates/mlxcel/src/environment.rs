@@ -49,6 +49,7 @@ pub const VARIABLES: &[Variable] = &[
     variable("UV_DEFAULT_INDEX", "uv's package index: used where neither of the above is set."),
     variable("UV_INDEX_URL", "The older name of UV_DEFAULT_INDEX."),
     variable("PATH", "Where pip and npm are looked for."),
+    variable("MLXCEL_API_KEY", "The key that `mlxcel bench serve` sends where --api-key is not given."),
     variable("MLXCEL_HISTORY", "The file where lines typed in a chat are kept; empty: none are kept."),
     variable("XDG_STATE_HOME", "Without MLXCEL_HISTORY, lines are kept in mlxcel/history below this folder."),
     variable("NO_COLOR", "Set to anything: no colour, unless --color asks for it."),

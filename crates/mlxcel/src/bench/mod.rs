@@ -1,9 +1,11 @@
 //! `mlxcel bench`: how fast a model is on this machine. Prompts and answers are random token ids from a fixed seed, so
-//! that neither a tokenizer nor a text has a say. It measures through the engine seam and knows no engine.
+//! that neither a tokenizer nor a text has a say. It measures through the engine seam and knows no engine. `serve`
+//! measures a server instead.
 
 mod case;
 mod report;
 mod runner;
+mod serve;
 mod speed;
 mod work;
 
@@ -11,7 +13,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_engine::{Engine, EngineError};
 use mlxcel_models::ModelKind;
@@ -31,11 +33,14 @@ Examples:
   mlxcel bench
   mlxcel bench -m model.gguf -p 512 -n 128 -d 0,4096
   mlxcel bench -m ./Qwen3-0.6B -p 0 -b 1,4,16 --threads 2
-  mlxcel bench -m model.gguf -o csv > speeds.csv";
+  mlxcel bench -m model.gguf -o csv > speeds.csv
+  mlxcel bench serve --url http://127.0.0.1:8080/v1 --clients 16";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Bench {
+    #[command(subcommand)]
+    pub other: Option<Other>,
     #[command(flatten)]
     pub model: ModelArgs,
     /// Tokens of a prompt; 0 measures none.
@@ -63,6 +68,19 @@ pub struct Bench {
     pub output: Format,
 }
 
+/// What is measured instead of a model.
+#[derive(Debug, Subcommand)]
+pub enum Other {
+    /// Measure how a server does under load.
+    ///
+    /// Any server of the OpenAI interface will do. Prompts are random words. One request is sent before the clock runs.
+    /// "first token" is the time from a request to the first output, "between tokens" that from one piece of an answer to
+    /// the next, "per token" its mean for each answer; the times are those of requests that were answered whole. Output
+    /// tokens are what the server counts, else pieces. "good" is the part of the answers, failed ones included, that kept
+    /// within the --slo limits.
+    Serve(Box<serve::Serve>),
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table in markdown.
@@ -79,6 +97,9 @@ fn tokens() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 pub fn run(options: &Bench) -> Result<ExitCode> {
+    if let Some(Other::Serve(options)) = &options.other {
+        return serve::run(options);
+    }
     let cases = case::list(options);
     ensure!(!cases.is_empty(), "there is nothing to measure; give -p or -n a number above 0");
     let engine = engines::open(&options.model.engine)?;
