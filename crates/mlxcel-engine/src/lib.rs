@@ -1,9 +1,11 @@
 //! The seam between what is computed and what computes it: an [`Engine`] compiles a graph with its weights into a
 //! [`Program`]; a program takes named tensors and gives named tensors back. Beside the traits live the plain data
-//! that drives a step ([`Batch`]), sampling on the host, a null engine for tests and the naive reference engine.
+//! that drives a step ([`Batch`]), sampling on the host, what engines with static shapes share ([`buckets`]), a null
+//! engine for tests and the naive reference engine.
 //! Nothing here knows a concrete engine or a model.
 
 mod batch;
+pub mod buckets;
 mod error;
 mod null;
 mod plan;

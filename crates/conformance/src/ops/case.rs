@@ -88,7 +88,12 @@ impl Sketch {
 
     /// An input of a declared, perhaps symbolic shape.
     pub(crate) fn input_as(&self, name: &str, shape: Shape, fed: HostTensor) -> Tensor<'_> {
-        let t = self.builder.input(name, fed.dtype(), shape);
+        self.input_padded(name, (shape, 0), fed)
+    }
+
+    /// An input with what fills its tail when it is padded.
+    pub(crate) fn input_padded(&self, name: &str, (shape, pad): (Shape, i64), fed: HostTensor) -> Tensor<'_> {
+        let t = self.builder.input_padded(name, fed.dtype(), shape, pad);
         self.parts.borrow_mut().steps[0].insert(name.to_string(), fed);
         t
     }

@@ -80,11 +80,11 @@ impl<'a> Ragged<'a> {
             let found = first.iter().find(|(n, _)| *n == name);
             found.expect("a batch feeds every input that paged attention reads").1.clone()
         };
-        let per_token = |name: &'static str| s.input_as(name, shape!["tokens"], fed(name));
+        let per_token = |name: &'static str, pad| s.input_padded(name, (shape!["tokens"], pad), fed(name));
         PagedBatch {
-            positions: per_token("positions"),
-            seq_ids: per_token("seq_ids"),
-            slot_mapping: per_token("slot_mapping"),
+            positions: per_token("positions", 0),
+            seq_ids: per_token("seq_ids", -1),
+            slot_mapping: per_token("slot_mapping", -1),
             block_table: s.input_as("block_table", shape!["sequences", "pages"], fed("block_table")),
             cache: None,
         }
