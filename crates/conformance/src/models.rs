@@ -1,5 +1,5 @@
 //! The model suite: what Hugging Face transformers computed in f32 for tiny random checkpoints, against what an
-//! engine computes. One call per engine and fixture; see `tests/models.rs`.
+//! engine computes. One call per engine and fixture; see [`crate::models_suite`].
 
 use std::path::{Path, PathBuf};
 
@@ -38,9 +38,10 @@ pub const F32_TOLERANCE: f32 = 1e-4;
 
 pub const BF16_TOLERANCE: f32 = 3e-2;
 
-/// A folder of fixtures.
+/// A folder of fixtures: those of `MLXCEL_FIXTURES` where tests run on another machine than the one that built them.
 pub fn fixtures(kind: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(kind)
+    let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    std::env::var_os("MLXCEL_FIXTURES").map_or_else(built_in, PathBuf::from).join(kind)
 }
 
 /// How thoroughly a family is run.
@@ -73,6 +74,13 @@ pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
             }
         }
     }
+}
+
+/// `fixtures/gguf/<architecture>.gguf` on an engine.
+pub fn check_gguf(engine: &dyn Engine, architecture: &str) {
+    let fixture = Fixture::open_gguf(&fixtures("gguf"), architecture);
+    check_greedy(engine, &fixture, usize::MAX, F32_TOLERANCE);
+    check_batched(engine, &fixture, F32_TOLERANCE);
 }
 
 /// Logits of the first new token with activations in bf16 against transformers in bf16. Two implementations that

@@ -17,6 +17,7 @@ use crate::convert::Convert;
 use crate::devices::Devices;
 use crate::download::Download;
 use crate::embed::Embed;
+use crate::engines::EngineArgs;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::list::List;
@@ -164,26 +165,6 @@ impl FetchArgs {
     }
 }
 
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Engine")]
-pub struct EngineArgs {
-    /// What computes; `reference` is for checking the others on tiny models.
-    #[arg(long, value_enum, default_value_t)]
-    pub engine: EngineName,
-    /// Where it computes: see `mlxcel devices`.
-    #[arg(long, default_value = "cpu")]
-    pub device: String,
-    /// Threads of the cpu engine [default: one for each core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// How the cpu engine multiplies with weights of 16 bits and fewer.
-    #[arg(long, value_enum, default_value_t)]
-    pub products: ProductsName,
-    /// The instructions that the cpu engine uses [default: the fastest of this machine].
-    #[arg(long, value_enum)]
-    pub simd: Option<SimdName>,
-}
-
 /// What ends an answer.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Answer")]
@@ -250,30 +231,4 @@ pub enum Precision {
     F32,
     Bf16,
     F16,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ProductsName {
-    /// A prompt in bf16 where the processor has tiles for it, the token from which the next is drawn in 16 bits.
-    #[default]
-    Fast,
-    /// As exact as f32.
-    Exact,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SimdName {
-    Baseline,
-    Avx2,
-    Avx512,
-    Avx512Vnni,
-    Amx,
-    Neon,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum EngineName {
-    #[default]
-    Cpu,
-    Reference,
 }

@@ -9,6 +9,7 @@ use mlxcel_engine::Engine as _;
 use serde_json::json;
 
 use crate::calibration::{self, Calibration};
+use crate::engines::cpu::CpuArgs;
 use crate::engines::{self, Listed};
 use crate::report::in_words;
 use crate::table::{self, Align};
@@ -38,7 +39,7 @@ pub struct Devices {
 pub fn run(options: &Devices) -> Result<ExitCode> {
     let threads = options.threads.map(usize::from);
     if options.calibrate {
-        let engine = engines::cpu(threads)?;
+        let engine = engines::cpu::open(&CpuArgs::default(), threads)?;
         let path = calibration::keep(&engine.caps().device, Calibration::measure(&engine)?)?;
         say(&format!("note: kept in {}", path.display()));
     }
@@ -61,7 +62,7 @@ fn to_text(listed: &[Listed], memory: Option<u64>) -> String {
             |number: Option<f64>, unit: &str| number.map_or("-".to_string(), |n| format!("{n:.1} {unit}"));
         [
             l.engine.to_string(),
-            l.device.to_string(),
+            l.device.clone(),
             l.simd.clone(),
             l.cores.to_string(),
             memory.clone(),

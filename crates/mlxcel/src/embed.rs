@@ -13,8 +13,9 @@ use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cli::{EngineArgs, FetchArgs, Precision};
+use crate::cli::{FetchArgs, Precision};
 use crate::embedder::Embedder;
+use crate::engines::EngineArgs;
 use crate::session::Loaded;
 use crate::texts::{self, Source, Text};
 use crate::{engines, inspect, say, vocabulary};

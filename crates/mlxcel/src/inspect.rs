@@ -13,7 +13,8 @@ use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
-use crate::cli::{EngineName, FetchArgs, TypeArgs};
+use crate::cli::{FetchArgs, TypeArgs};
+use crate::engines::EngineName;
 use crate::fit::{self, Fit};
 use crate::report::in_words;
 use crate::session::Loaded;

@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::cli::{EndArgs, EngineArgs, FetchArgs, SamplingArgs, TypeArgs};
+use crate::cli::{EndArgs, FetchArgs, SamplingArgs, TypeArgs};
+use crate::engines::EngineArgs;
 use crate::interrupt::Interrupt;
 use crate::{exit, prompt, terminal};
 use chat::{Chat, Ended};

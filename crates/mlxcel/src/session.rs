@@ -388,7 +388,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::{EngineName, Precision, TypeArgs};
+    use crate::cli::{Precision, TypeArgs};
+    use crate::engines::EngineName;
     use crate::{engines, loading};
 
     /// A session of a tiny model, and what it takes to ask it.

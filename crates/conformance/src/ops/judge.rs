@@ -71,6 +71,13 @@ impl Report {
         self.failures.is_empty()
     }
 
+    /// Panics with every failure, or if nothing was tried.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.cases > 0, "no case ran");
+        assert!(self.is_clean(), "{self}");
+    }
+
     pub(crate) fn new(engine: &dyn Engine) -> Self {
         Report { engine: engine.caps().name, cases: 0, failures: vec![] }
     }

@@ -7,8 +7,9 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use mlxcel_server::{Config, Defaults, First, Keeping, Limits, Listen, TlsFiles};
 
-use crate::cli::{EngineArgs, FetchArgs, SamplingArgs, TypeArgs};
+use crate::cli::{FetchArgs, SamplingArgs, TypeArgs};
 use crate::embed::PoolingName;
+use crate::engines::EngineArgs;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,9 +12,10 @@ use mlxcel_server::{EmbedError, Info, LoadError, Parts, Work};
 use mlxcel_weights::Checkpoint;
 
 use super::Serve;
-use crate::cli::{EngineArgs, TypeArgs};
+use crate::cli::TypeArgs;
 use crate::embed::PoolingName;
 use crate::embedder::Embedder;
+use crate::engines::EngineArgs;
 use crate::report::in_words;
 use crate::session::Loaded;
 use crate::vocabulary::{self, Vocabulary};

@@ -1,0 +1,178 @@
+//! Tiny models of several families through the scheduler: the tokens that transformers chose, in any company, found in
+//! the cache or after preemption; and with a seed, the same tokens as alone.
+
+use std::collections::BTreeMap;
+
+use mlxcel_engine::{Engine, Program};
+use mlxcel_ir::Bindings;
+use mlxcel_sched::{Draft, Event, Limits, Request, RequestId, Runner, Sampling, Speculate, Traits};
+
+use crate::models::{Fixture, fixtures};
+
+const FAMILIES: [&str; 7] = [
+    "llama/f32",
+    "gemma2/f32",
+    "deepseek_v3/f32",
+    "gpt_oss/f32",
+    "mamba/f32",
+    "llama/rope-dynamic",
+    "phi3/rope-longrope",
+];
+
+/// A runner with room for so many tokens.
+fn runner(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> Runner {
+    let (program, limits, traits) = compile(engine, fixture, capacity);
+    Runner::new(program, limits, traits)
+}
+
+fn compile(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> (Box<dyn Program>, Limits, Traits) {
+    let model = fixture.model();
+    let block_size = engine.caps().block_size;
+    let limits = Limits {
+        blocks: capacity.div_ceil(block_size),
+        block_size,
+        slots: 16,
+        batch_tokens_max: 48,
+        sequences_max: 4,
+        queue_max: 100,
+    };
+    let sizes = [("blocks", limits.blocks), ("block", block_size), ("slots", limits.slots)];
+    let dims = Bindings::from(sizes.map(|(name, size)| (name.to_string(), size)));
+    let program = engine.compile(&model.graph, &fixture.checkpoint, &dims).expect("compiles");
+    let has_state = |axis: &str| {
+        let mut states = model.graph.states();
+        states.any(|(_, node)| node.types[0].shape.first().and_then(|d| d.as_symbol()) == Some(axis))
+    };
+    let traits = Traits {
+        max_context: 512,
+        vocab_size: model.built.vocab_size,
+        is_recurrent: has_state("slots"),
+        keeps_cache: has_state("blocks"),
+        recompute_past: model.built.recompute_past,
+        lengths_matter_past: model.built.lengths_matter_past,
+    };
+    (program, limits, traits)
+}
+
+/// Asks all at once and waits: the tokens of each, and how many of its prompt were found.
+fn ask(runner: &mut Runner, requests: Vec<Request>) -> Vec<(Vec<u32>, usize)> {
+    let ids: Vec<RequestId> = requests.into_iter().map(|r| runner.admit(r).expect("it is fine")).collect();
+    let mut told: BTreeMap<RequestId, (Vec<u32>, usize)> = BTreeMap::new();
+    while !runner.is_idle() {
+        for event in runner.step() {
+            let told = told.entry(event.id()).or_default();
+            match event {
+                Event::Prefilled { cached, .. } => told.1 = cached,
+                Event::Token { token, .. } => told.0.push(token),
+                Event::Finished { .. } => {}
+                Event::Failed { error, .. } => panic!("{error}"),
+            }
+        }
+        runner.scheduler().assert_integrity(None);
+    }
+    ids.iter().map(|id| told.remove(id).expect("every request is heard of")).collect()
+}
+
+/// The prompts of a fixture, twice, so that some meet in the cache.
+fn requests(fixture: &Fixture, tokens_max: usize, change: impl Fn(&mut Request, u32)) -> Vec<Request> {
+    let twice = fixture.golden.cases.iter().chain(&fixture.golden.cases).enumerate();
+    let made = twice.map(|(n, case)| {
+        let mut request = Request::new(case.prompt.clone());
+        request.max_tokens = Some(case.tokens.len().min(tokens_max));
+        change(&mut request, n as u32);
+        request
+    });
+    made.collect()
+}
+
+/// The tokens of a fixture through a scheduler with room for so many, with and without guesses.
+pub fn check_golden(engine: &dyn Engine, family: &str, capacity: usize, tokens_max: usize) -> Runner {
+    let fixture = Fixture::open(&fixtures("golden").join(family));
+    let mut runner = runner(engine, &fixture, capacity);
+    for speculate in [Speculate::Off, Speculate::Lookup { ngram: 2, tokens: 4 }] {
+        if speculate != Speculate::Off && family.starts_with("mamba") {
+            continue;
+        }
+        let told = ask(&mut runner, requests(&fixture, tokens_max, |r, _| r.speculate = speculate));
+        let twice = fixture.golden.cases.iter().chain(&fixture.golden.cases);
+        for (case, (tokens, _)) in twice.zip(told) {
+            let expected = &case.tokens[..case.tokens.len().min(tokens_max)];
+            assert_eq!(tokens, expected, "{family} {} {speculate:?}", case.name);
+        }
+    }
+    runner
+}
+
+/// Every kind of model answers as transformers does.
+pub fn check_every_kind(engine: &dyn Engine) {
+    for family in FAMILIES {
+        let runner = check_golden(engine, family, 2000, usize::MAX);
+        let stats = runner.stats();
+        let found = stats.tokens_cached > 0;
+        // What is past the length from which rotations depend on it is never shared.
+        assert!(found || family.contains("rope-dynamic"), "{family}: {stats:?}");
+        assert_eq!(stats.preemptions, 0, "{family}");
+        assert_eq!((stats.blocks_used, stats.slots_used), (0, 0));
+    }
+}
+
+/// Models whose sequences are preempted answer as transformers does.
+pub fn check_preempted(engine: &dyn Engine) {
+    for family in FAMILIES {
+        let stats = check_golden(engine, family, 240, usize::MAX).stats();
+        assert!(stats.preemptions > 0 || family == "mamba/f32", "{family}: {stats:?}");
+    }
+}
+
+/// A seed draws the same tokens alone, in company and from the cache.
+pub fn check_seeds(engine: &dyn Engine) {
+    for family in ["llama/f32", "mamba/f32", "llama/rope-dynamic"] {
+        let fixture = Fixture::open(&fixtures("golden").join(family));
+        let warm = |r: &mut Request, n: u32| {
+            r.sampling = Sampling { temperature: 0.8, top_p: 0.9, seed: n, ..Sampling::default() };
+            if n % 2 == 1 {
+                r.sampling.repetition_penalty = 1.2;
+            }
+        };
+        let company = ask(&mut runner(engine, &fixture, 240), requests(&fixture, 30, warm));
+        let mut kept = runner(engine, &fixture, 2000);
+        for (n, request) in requests(&fixture, 30, warm).into_iter().enumerate() {
+            let alone = ask(&mut runner(engine, &fixture, 2000), vec![request]).remove(0).0;
+            assert_eq!(company[n].0, alone, "{family} {n} in company");
+            let again = requests(&fixture, 30, warm).swap_remove(n);
+            assert_eq!(ask(&mut kept, vec![again]).remove(0).0, alone, "{family} {n} from the cache");
+        }
+    }
+}
+
+/// Guesses change no token at any temperature.
+pub fn check_guesses(engine: &dyn Engine) {
+    let open = |name: &str| Fixture::open(&fixtures("golden").join(name));
+    let (target, rounded) = (open("llama/f32"), open("llama/bf16"));
+    let warm = |r: &mut Request, n: u32| {
+        let temperature = [0.0, 0.7, 1.3][n as usize % 3];
+        r.sampling = Sampling { temperature, seed: n, ..Sampling::default() };
+    };
+    let expected: Vec<_> = ask(&mut runner(engine, &target, 2000), requests(&target, 40, warm));
+    let (program, limits, traits) = compile(engine, &target, 400);
+    let (draft, _, draft_traits) = compile(engine, &rounded, 400);
+    let draft = Draft { program: draft, traits: draft_traits };
+    let mut guessing = Runner::new(program, limits, traits).with_draft(draft).expect("they go together");
+    let told = ask(
+        &mut guessing,
+        requests(&target, 40, |r, n| {
+            warm(r, n);
+            r.speculate = match n % 2 {
+                0 => Speculate::Draft { tokens: 3 },
+                _ => Speculate::Lookup { ngram: 2, tokens: 3 },
+            };
+        }),
+    );
+    for (n, (told, expected)) in told.iter().zip(&expected).enumerate() {
+        assert_eq!(told.0, expected.0, "request {n}");
+    }
+    let stats = guessing.stats();
+    // The same weights, rounded, are mostly right.
+    assert!(stats.tokens_guessed_right > 40, "{stats:?}");
+    assert!(stats.steps < 150, "{stats:?}");
+}

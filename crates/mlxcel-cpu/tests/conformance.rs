@@ -1,0 +1,31 @@
+//! The suite that every engine passes, on the CPU engine: with every level of instructions for the ops, with the best
+//! for the models.
+
+use conformance::models::Depth;
+use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+
+fn cpu(options: CpuOptions) -> CpuEngine {
+    CpuEngine::new(options).expect("threads can be started")
+}
+
+fn best() -> CpuEngine {
+    cpu(CpuOptions::default())
+}
+
+fn plain_core() -> CpuEngine {
+    cpu(CpuOptions { threads: Some(1), level: Some(SimdLevel::Baseline), ..CpuOptions::default() })
+}
+
+/// A machine that has no AVX2 tries its best level once more.
+fn three_threads_with_avx2() -> CpuEngine {
+    let level = Some(SimdLevel::Avx2).filter(|level| level.is_available());
+    cpu(CpuOptions { threads: Some(3), level, ..CpuOptions::default() })
+}
+
+conformance::ops_suite!(ops, best());
+conformance::ops_suite!(ops_on_one_plain_core, plain_core());
+conformance::ops_suite!(ops_on_three_threads_with_avx2, three_threads_with_avx2());
+conformance::models_suite!(models, best(), Depth::Full);
+conformance::gguf_suite!(gguf, best());
+conformance::embeddings_suite!(embeddings, best());
+conformance::scheduled_suite!(scheduled, best());

@@ -1,0 +1,55 @@
+//! The engine that runs on the processor, and its arguments.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
+use mlxcel_engine::Engine as _;
+
+use super::Listed;
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct CpuArgs {
+    /// How the cpu engine multiplies with weights of 16 bits and fewer.
+    #[arg(long, value_enum, default_value_t)]
+    pub products: ProductsName,
+    /// The instructions that the cpu engine uses, of those this machine has [default: the fastest].
+    #[arg(long, value_name = "LEVEL", value_parser = simd_level)]
+    pub simd: Option<SimdLevel>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ProductsName {
+    /// A prompt in bf16 where the processor has tiles for it, the token from which the next is drawn in 16 bits.
+    #[default]
+    Fast,
+    /// As exact as f32.
+    Exact,
+}
+
+fn simd_level(text: &str) -> Result<SimdLevel, String> {
+    let there_are = SimdLevel::available();
+    there_are.iter().copied().find(|level| level.to_string() == text).ok_or_else(|| {
+        let names: Vec<String> = there_are.iter().map(SimdLevel::to_string).collect();
+        format!("this machine has: {}", names.join(", "))
+    })
+}
+
+pub fn open(arguments: &CpuArgs, threads: Option<usize>) -> Result<CpuEngine> {
+    let products = match arguments.products {
+        ProductsName::Fast => Products::Fast,
+        ProductsName::Exact => Products::Exact,
+    };
+    Ok(CpuEngine::new(CpuOptions { threads, level: arguments.simd, products })?)
+}
+
+pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
+    let caps = open(&CpuArgs::default(), threads)?.caps();
+    let simd = SimdLevel::best().to_string();
+    Ok(vec![Listed {
+        engine: caps.name,
+        device: "cpu".to_string(),
+        description: caps.device,
+        simd,
+        cores: caps.threads,
+    }])
+}
