@@ -31,6 +31,9 @@ pub enum EngineError {
     UnknownTicket { ticket: u64 },
     #[error("{bytes} bytes for {what} could not be allocated")]
     OutOfMemory { what: String, bytes: usize },
+    /// The device or the library that runs it refused something; `source` says what.
+    #[error("{source}")]
+    Device { engine: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the engine's thread pool could not be started: {source}")]
     Threads { source: std::io::Error },
 }
