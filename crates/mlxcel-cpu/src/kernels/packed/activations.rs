@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 use mlxcel_engine::EngineError;
 
 use super::format::BLOCK;
+use super::{bytes, vnni};
 use crate::context::Context;
 use crate::memory::Scratch;
 
@@ -23,10 +24,14 @@ fn largest(bytes: usize) -> f32 {
 pub(super) struct Activations<'a> {
     /// Bytes of a number.
     pub(super) bytes: usize,
-    cols: usize,
     groups: usize,
     blocks: usize,
-    /// `[tokens][cols / 4][bytes]` of four.
+    /// Elements that share a scale of the weights.
+    group: usize,
+    /// Tokens that lie together.
+    width: usize,
+    /// `[tokens / width][groups][bytes][width][group]`: the bytes of one place of a group's numbers are one run, and
+    /// those of `width` tokens a tile.
     limbs: *const i8,
     /// `[tokens][groups]`.
     sums: *const f32,
@@ -49,9 +54,12 @@ impl<'a> Activations<'a> {
         row: impl Fn(usize) -> *const f32 + Sync,
     ) -> Result<Self, EngineError> {
         let (groups, blocks) = (cols / group, cols.div_ceil(BLOCK));
-        let sums_at = (tokens * cols * bytes).next_multiple_of(64);
-        let scales_at = sums_at + (tokens * groups * 4).next_multiple_of(64);
-        let mut memory = ctx.pool.take(scales_at + tokens * blocks * 4)?;
+        let width = if tokens > vnni::TOKENS { bytes::TOKENS } else { 1 };
+        // Tokens that fill the last tile are anything: nobody reads their results.
+        let room = tokens.next_multiple_of(width);
+        let sums_at = (room * cols * bytes).next_multiple_of(64);
+        let scales_at = sums_at + (room * groups * 4).next_multiple_of(64);
+        let mut memory = ctx.pool.take(scales_at + room * blocks * 4)?;
         let base = memory.buffer().ptr();
         let parts = Parts {
             limbs: base.cast(),
@@ -65,23 +73,31 @@ impl<'a> Activations<'a> {
             for t in task * per_task..((task + 1) * per_task).min(tokens) {
                 // SAFETY: the arrays have a place of its own for every token; the features are promised.
                 unsafe {
-                    let parts = parts.at(t, [cols * bytes, groups, blocks]);
+                    let limbs = t / width * width * cols * bytes + t % width * group;
+                    let parts = parts.at(limbs, t * groups, t * blocks);
                     if bytes == 2 {
-                        parts.fill::<2>(row(t), cols, group)
+                        parts.fill::<2>(row(t), cols, (group, width))
                     } else {
-                        parts.fill::<3>(row(t), cols, group)
+                        parts.fill::<3>(row(t), cols, (group, width))
                     }
                 }
             }
         });
         let Parts { limbs, sums, scales } = parts;
-        Ok(Activations { bytes, cols, groups, blocks, limbs, sums, scales, _memory: memory })
+        Ok(Activations { bytes, groups, blocks, group, width, limbs, sums, scales, _memory: memory })
     }
 
-    /// The bytes of a token from a multiple of four elements on.
+    /// The highest bytes of a token's group; the next ones follow [`Self::stride`] bytes later.
     #[inline(always)]
-    pub(super) fn limbs(&self, token: usize, at: usize) -> *const i8 {
-        self.limbs.wrapping_add((token * self.cols + at) * self.bytes)
+    pub(super) fn limbs(&self, token: usize, group: usize) -> *const i8 {
+        let tile = token / self.width * self.groups + group;
+        self.limbs.wrapping_add((tile * self.bytes * self.width + token % self.width) * self.group)
+    }
+
+    /// Bytes from one byte of a number to its next.
+    #[inline(always)]
+    pub(super) fn stride(&self) -> usize {
+        self.width * self.group
     }
 
     #[inline(always)]
@@ -110,22 +126,19 @@ unsafe impl Sync for Parts {}
 
 impl Parts {
     /// # Safety
-    /// The arrays must have room for token `t`.
-    unsafe fn at(&self, t: usize, [limbs, groups, blocks]: [usize; 3]) -> Parts {
+    /// The arrays must have these places.
+    unsafe fn at(&self, limbs: usize, sums: usize, scales: usize) -> Parts {
         // SAFETY: as the caller promises.
         unsafe {
-            Parts {
-                limbs: self.limbs.add(t * limbs),
-                sums: self.sums.add(t * groups),
-                scales: self.scales.add(t * blocks),
-            }
+            Parts { limbs: self.limbs.add(limbs), sums: self.sums.add(sums), scales: self.scales.add(scales) }
         }
     }
 
     /// # Safety
     /// The machine must have the features, `x` `cols` numbers, and the places room for them.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, group: usize) {
+    unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, (group, width): (usize, usize)) {
+        let stride = width * group;
         // SAFETY: as the caller promises; groups are whole units of 16 elements and divide blocks.
         unsafe {
             let mut block = 0;
@@ -138,11 +151,12 @@ impl Parts {
                 let mut at = start;
                 while at < end {
                     let mut sum = _mm512_setzero_si512();
+                    let limbs = self.limbs.add(at / group * BYTES * stride);
                     let stop = at + group;
                     while at < stop {
                         let q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x.add(at)), inverse));
                         sum = _mm512_add_epi32(sum, q);
-                        store::<BYTES>(self.limbs.add(at * BYTES), q);
+                        store::<BYTES>(limbs.add(at % group), stride, q);
                         at += 16;
                     }
                     *self.sums.add(at / group - 1) = _mm512_reduce_add_epi32(sum) as f32;
@@ -173,24 +187,17 @@ unsafe fn top(x: *const f32, len: usize) -> f32 {
     if odd != 0 { f32::NAN } else { _mm512_reduce_max_ps(top) }
 }
 
-/// Sixteen numbers, four at a time: the highest bytes of four, the next ones, the lowest.
+/// Sixteen numbers: their highest bytes, and `stride` bytes later each time the next ones.
 ///
 /// # Safety
-/// `16 * BYTES` bytes must be writable at `to`.
+/// Sixteen bytes must be writable at each of the `BYTES` places.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn store<const BYTES: usize>(to: *mut i8, mut q: __m512i) {
-    let mut fours = [[0i32; 4]; BYTES];
+unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, mut q: __m512i) {
     for byte in (0..BYTES).rev() {
-        // SAFETY: an array of four numbers is a vector.
-        unsafe { _mm_storeu_si128(fours[byte].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q)) };
+        // SAFETY: as the caller promises.
+        unsafe { _mm_storeu_si128(to.add(byte * stride).cast(), _mm512_cvtepi32_epi8(q)) };
         // What is left is a multiple of 256, since the byte was signed.
         q = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
-    }
-    for (byte, fours) in fours.iter().enumerate() {
-        for (i, four) in fours.iter().enumerate() {
-            // SAFETY: as the caller promises.
-            unsafe { to.cast::<i32>().add(i * BYTES + byte).write_unaligned(*four) };
-        }
     }
 }

@@ -9,6 +9,9 @@ use mlxcel_ir::ScaleType;
 
 use super::format::{BLOCK, Codes, Format, GROUPS, ROWS, Scales, UNIT};
 
+/// How far ahead of its use a panel is asked for, in bytes: the processor's own guess comes too late for few tokens.
+pub(super) const AHEAD: usize = 4096;
+
 /// Scales and biases of a block as `f32`.
 #[repr(align(64))]
 pub(super) struct Factors {
@@ -184,6 +187,62 @@ unsafe fn with_bit<const BIT: i32>(mut codes: [__m512i; 4], masks: *const u8) ->
     }
 }
 
+/// Calls a function that is generic over how codes lie.
+macro_rules! by_codes {
+    ($format:expr, $function:ident, $($argument:expr),*) => {
+        match $format.codes {
+            Codes::Two => $function(&Bits::<2>, $($argument),*),
+            Codes::Three => $function(&Bits::<3>, $($argument),*),
+            Codes::Four => $function(&Bits::<4>, $($argument),*),
+            Codes::Five => $function(&Bits::<5>, $($argument),*),
+            Codes::Six => $function(&Bits::<6>, $($argument),*),
+            Codes::Eight => $function(&Bits::<8>, $($argument),*),
+            Codes::Table(table) => $function(&Lookup::new(table), $($argument),*),
+        }
+    };
+}
+
+/// Unpacks the `len` elements of a block that begins at `from` to its scales and bytes: `[len / 4][rows][4]`.
+///
+/// # Safety
+/// The block must be readable at `from`; the machine must have the features.
+pub(super) unsafe fn unpack(
+    format: &Format,
+    from: *const u8,
+    len: usize,
+    to: (&mut Factors, &mut [u8; BLOCK * ROWS]),
+) {
+    // SAFETY: as the caller promises.
+    unsafe { by_codes!(format, unpack_units, format, (from, len), to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
+unsafe fn unpack_units(
+    unit: &impl Unit,
+    format: &Format,
+    (from, len): (*const u8, usize),
+    (factors, bytes): (&mut Factors, &mut [u8; BLOCK * ROWS]),
+) {
+    let groups = len / format.group;
+    assert!(len <= BLOCK, "one block at a time");
+    // SAFETY: as the caller of `unpack` promises: a block is its scales and then its units.
+    unsafe {
+        factors.read(format, from, groups);
+        let mut at = from.add(format.scale_bytes(groups));
+        for u in 0..len / UNIT {
+            let codes = unit.load(at);
+            for line in 0..format.codes.bytes().div_ceil(64) {
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + line * 64).cast());
+            }
+            at = at.add(format.codes.bytes());
+            let to = bytes.as_mut_ptr().add(u * UNIT * ROWS);
+            for v in 0..4 {
+                _mm512_storeu_si512(to.add(v * 4 * ROWS).cast(), codes[v]);
+            }
+        }
+    }
+}
+
 /// Decodes `len` elements of a panel whose block begins at `from`, whole blocks or the end of the row, to pairs of
 /// `bf16` numbers: `[len / 2][rows][2]`.
 ///
@@ -191,17 +250,7 @@ unsafe fn with_bit<const BIT: i32>(mut codes: [__m512i; 4], masks: *const u8) ->
 /// The blocks must be readable at `from` and the pairs writable at `to`; the machine must have the features.
 pub(super) unsafe fn decode(format: &Format, from: *const u8, len: usize, to: *mut u16) {
     // SAFETY: as the caller promises.
-    unsafe {
-        match format.codes {
-            Codes::Two => decode_units(&Bits::<2>, format, (from, len), to),
-            Codes::Three => decode_units(&Bits::<3>, format, (from, len), to),
-            Codes::Four => decode_units(&Bits::<4>, format, (from, len), to),
-            Codes::Five => decode_units(&Bits::<5>, format, (from, len), to),
-            Codes::Six => decode_units(&Bits::<6>, format, (from, len), to),
-            Codes::Eight => decode_units(&Bits::<8>, format, (from, len), to),
-            Codes::Table(table) => decode_units(&Lookup::new(table), format, (from, len), to),
-        }
-    }
+    unsafe { by_codes!(format, decode_units, format, (from, len), to) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,f16c")]

@@ -2,7 +2,7 @@
 //! the machine read in one stream.
 //!
 //! Algorithm: there are two. Codes of quantised weights are multiplied as whole numbers with activations of 24 bits, or
-//! 16 where that is enough, which is exact inside a group (`vnni`). `bf16` weights are multiplied in tiles (`tiles`),
+//! 16 where that is enough, which is exact inside a group (`vnni` for few tokens, `bytes` for many). `bf16` weights are multiplied in tiles (`tiles`),
 //! with `f32` activations in two halves. Tokens that may be rounded take the tiles with one half, and codes are decoded
 //! to `bf16` for them, in the first-level cache. Layout: see `pack`.
 //!
@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod activations;
+mod bytes;
 mod codes;
 mod format;
 mod pack;
@@ -118,8 +119,10 @@ impl Packed {
             let to = unsafe { std::slice::from_raw_parts_mut(to.at(panel * panel_bytes), panel_bytes) };
             let range = panel * ROWS..((panel + 1) * ROWS).min(n);
             match &numbers {
-                Numbers::Codes(format) => pack_codes(format, rows, range, to),
-                Numbers::Halves => pack_halves(rows, range, to),
+                // SAFETY: types are only packed at levels that have AVX-512.
+                Numbers::Codes(format) => unsafe { pack_codes(format, rows, range, to) },
+                // SAFETY: as above.
+                Numbers::Halves => unsafe { pack_halves(rows, range, to) },
             }
         });
         Ok(Packed { numbers, cols, panels, panel_bytes, data })
@@ -195,11 +198,18 @@ impl Job<'_> {
         let bytes = if is_narrow { 2 } else { 3 };
         // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
         let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
+        // Tokens that tiles take; a few that are left are not worth one.
+        let rest = tokens % bytes::TOKENS;
+        let tiled = if rest > vnni::TOKENS { tokens.next_multiple_of(bytes::TOKENS) } else { tokens - rest };
+        let tiled = if self.ctx.level.has_tiles() { tiled } else { 0 };
+        if tiled > 0 {
+            self.in_byte_tiles(format, &x, tiled);
+        }
         self.spread(1, |panels| {
             let mut factors = Factors::new();
             for p in panels {
                 let panel = self.packed.panel(self.panels.start + p);
-                for t in (0..tokens).step_by(vnni::TOKENS) {
+                for t in (tiled..tokens).step_by(vnni::TOKENS) {
                     let count = vnni::TOKENS.min(tokens - t);
                     // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
                     let sums =
@@ -213,6 +223,25 @@ impl Job<'_> {
         Ok(())
     }
 
+    fn in_byte_tiles(&self, format: &Format, x: &Activations<'_>, tokens: usize) {
+        let configuration = bytes::configuration(format);
+        self.spread(1, |panels| {
+            // SAFETY: the level has tiles, which includes the permission.
+            let registers = unsafe { Registers::configure(&configuration) };
+            let mut block = bytes::Block::new();
+            let mut sums = vec![[0.0; ROWS]; tokens];
+            for p in panels {
+                let panel = self.packed.panel(self.panels.start + p);
+                let product = bytes::Product { format, panel, cols: self.packed.cols, x };
+                // SAFETY: the level has the features; the panel lies in the buffer and the tokens in tiles.
+                unsafe { product.run(&registers, &mut block, &mut sums) };
+                for (t, sums) in sums.iter().enumerate().take(self.x.tokens) {
+                    self.put(t, p, sums);
+                }
+            }
+        });
+    }
+
     fn in_tiles(&self, halves: Halves) -> Result<(), EngineError> {
         let (cols, tokens) = (self.packed.cols, self.x.tokens);
         let row = |t: usize| self.x.row(t, 0);
@@ -222,7 +251,7 @@ impl Job<'_> {
         self.spread(2, |panels| {
             ROOM.with_borrow_mut(|room| {
                 // SAFETY: the level has tiles, which includes the permission.
-                let registers = unsafe { Registers::configure() };
+                let registers = unsafe { Registers::configure(&tiles::WHOLE) };
                 let (sums, decoded) =
                     room.of(each * panels.len().min(TOGETHER).div_ceil(2), self.decoded_len());
                 for first in panels.clone().step_by(TOGETHER) {
@@ -274,7 +303,10 @@ impl Job<'_> {
     }
 }
 
-fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mut [u8]) {
+/// # Safety
+/// The machine must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mut [u8]) {
     let mut loose: [Loose; ROWS] = std::array::from_fn(|_| Loose::new());
     for start in (0..rows.cols).step_by(BLOCK) {
         let len = BLOCK.min(rows.cols - start);
@@ -287,7 +319,10 @@ fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mu
     }
 }
 
-fn pack_halves(rows: &Rows<'_>, range: Range<usize>, to: &mut [u8]) {
+/// # Safety
+/// The machine must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn pack_halves(rows: &Rows<'_>, range: Range<usize>, to: &mut [u8]) {
     for (r, row) in range.enumerate() {
         let (numbers, _) = rows.parts(row)[0].as_chunks::<2>();
         for (i, number) in numbers.iter().enumerate() {

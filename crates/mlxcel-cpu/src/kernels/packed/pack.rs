@@ -4,6 +4,9 @@
 //! A panel holds [`ROWS`] rows, block after block along the row. A block begins with its scales, an array of one
 //! number for each row for each group, and ends with its codes in units of [`UNIT`] elements: four vectors of bytes
 //! whose byte `4 * row + i` belongs to element `4 * vector + i`, squeezed to the width of the codes.
+//!
+//! Everything is inlined into one function that is compiled for the level that reads panels: at every start a whole
+//! model goes through here.
 
 use mlxcel_ir::{DType, GgufFormat, QuantFormat, ScaleType};
 
@@ -25,6 +28,7 @@ impl Loose {
     }
 
     /// Reads `len` elements from `start` on of a row whose arrays are `parts`.
+    #[inline(always)]
     pub(super) fn read(&mut self, dtype: DType, parts: [&[u8]; 3], start: usize, len: usize) {
         match dtype {
             DType::Quant(QuantFormat::Affine { bits, group, scale }) => {
@@ -55,6 +59,7 @@ impl Loose {
     }
 
     /// Codes of `bits` bits, lowest bits first, from bit `at` on.
+    #[inline(always)]
     fn bit_stream(&mut self, from: &[u8], at: usize, bits: usize, len: usize) {
         let codes = &mut self.codes[..len];
         match bits {
@@ -77,11 +82,13 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn scale(&mut self, group: usize, bytes: &[u8]) {
         self.scales[group][..2].copy_from_slice(&bytes[..2]);
     }
 
     /// Low nibbles, then high ones.
+    #[inline(always)]
     fn nibbles(&mut self, at: usize, packed: &[u8]) {
         for (i, &byte) in packed.iter().enumerate() {
             self.codes[at + i] = byte & 15;
@@ -90,12 +97,14 @@ impl Loose {
     }
 
     /// Adds a fifth bit from a mask of 32.
+    #[inline(always)]
     fn fifth(&mut self, at: usize, mask: &[u8]) {
         for (i, code) in self.codes[at..at + 32].iter_mut().enumerate() {
             *code |= (mask[i / 8] >> (i % 8) & 1) << 4;
         }
     }
 
+    #[inline(always)]
     fn gguf(&mut self, format: GgufFormat, b: &[u8], at: usize) {
         let group = at / 32;
         match format {
@@ -138,6 +147,7 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn iq4_xs(&mut self, b: &[u8]) {
         self.whole[0] = [b[0], b[1]];
         let high = u16::from_le_bytes([b[2], b[3]]);
@@ -148,6 +158,7 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn q2_k(&mut self, b: &[u8]) {
         self.whole = [[b[80], b[81]], [b[82], b[83]]];
         for sub in 0..16 {
@@ -160,6 +171,7 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn q3_k(&mut self, b: &[u8]) {
         self.whole[0] = [b[108], b[109]];
         let packed = &b[96..108];
@@ -175,6 +187,7 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn q45_k(&mut self, fifth: bool, b: &[u8]) {
         self.whole = [[b[0], b[1]], [b[2], b[3]]];
         let packed = &b[4..16];
@@ -196,6 +209,7 @@ impl Loose {
         }
     }
 
+    #[inline(always)]
     fn q6_k(&mut self, b: &[u8]) {
         self.whole[0] = [b[208], b[209]];
         for sub in 0..16 {
@@ -215,6 +229,7 @@ fn exponent(e: u8) -> [u8; 4] {
 }
 
 /// Writes one block of a panel from the same block of its rows. Rows that are absent are zero.
+#[inline(always)]
 pub(super) fn write(format: &Format, rows: &[Loose], len: usize, to: &mut [u8]) {
     let groups = len / format.group;
     let (scales, codes) = to.split_at_mut(format.scale_bytes(groups));
@@ -224,6 +239,7 @@ pub(super) fn write(format: &Format, rows: &[Loose], len: usize, to: &mut [u8]) 
     }
 }
 
+#[inline(always)]
 fn write_scales(format: &Format, rows: &[Loose], groups: usize, to: &mut [u8]) {
     let arrays = if format.zero.is_some() { 1 } else { 2 };
     let each = to.len() / arrays;
@@ -249,6 +265,7 @@ fn write_scales(format: &Format, rows: &[Loose], groups: usize, to: &mut [u8]) {
 /// Bytes of a vector of codes.
 const VECTOR: usize = 4 * ROWS;
 
+#[inline(always)]
 fn write_unit(codes: Codes, rows: &[Loose], at: usize, to: &mut [u8]) {
     let mut vectors = [[0u8; VECTOR]; 4];
     for (v, vector) in vectors.iter_mut().enumerate() {

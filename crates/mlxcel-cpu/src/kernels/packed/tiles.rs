@@ -29,15 +29,15 @@ pub(super) const TOKENS: usize = 16;
 /// Elements of a tile along `k`.
 pub(super) const STEP: usize = 32;
 /// Elements of `k` between two visits to memory.
-pub(super) const STRETCH: usize = 512;
+pub(super) const STRETCH: usize = 256;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
 /// Sums of a tile.
 const SUMS: usize = TOKENS * ROWS;
 
-/// The tile registers as these products use them: all of them sixteen rows of 64 bytes.
+/// The shapes of the tile registers.
 #[repr(C, align(64))]
-struct Configuration {
+pub(super) struct Configuration {
     palette: u8,
     start: u8,
     reserved: [u8; 14],
@@ -45,12 +45,27 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-static CONFIGURATION: Configuration = Configuration {
-    palette: 1,
-    start: 0,
-    reserved: [0; 14],
-    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+impl Configuration {
+    pub(super) const fn new() -> Self {
+        Configuration { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] }
+    }
+
+    /// At most sixteen rows of 64 bytes.
+    pub(super) const fn set(&mut self, register: usize, rows: usize, row_bytes: usize) {
+        self.rows[register] = rows as u8;
+        self.row_bytes[register] = row_bytes as u16;
+    }
+}
+
+/// The registers as products of `bf16` use them: all of them sixteen rows of 64 bytes.
+pub(super) static WHOLE: Configuration = {
+    let mut whole = Configuration::new();
+    let mut register = 0;
+    while register < 8 {
+        whole.set(register, 16, 64);
+        register += 1;
+    }
+    whole
 };
 
 /// A thread's tile registers, configured while this lives.
@@ -58,10 +73,10 @@ pub(super) struct Registers(());
 
 impl Registers {
     /// # Safety
-    /// The machine must have AMX with `bf16`, and the process the permission to use it.
-    pub(super) unsafe fn configure() -> Self {
+    /// The machine must have AMX, and the process the permission to use it.
+    pub(super) unsafe fn configure(configuration: &Configuration) -> Self {
         // SAFETY: the configuration is valid and the features are promised.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIGURATION, options(nostack, readonly)) };
+        unsafe { asm!("ldtilecfg [{}]", in(reg) configuration, options(nostack, readonly)) };
         Registers(())
     }
 }

@@ -15,7 +15,7 @@
 use std::arch::x86_64::*;
 
 use super::activations::Activations;
-use super::codes::{Bits, Factors, Lookup, Unit};
+use super::codes::{AHEAD, Bits, Factors, Lookup, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 
 /// One panel with a few tokens.
@@ -26,9 +26,6 @@ pub(super) struct Product<'a> {
     pub(super) x: &'a Activations<'a>,
     pub(super) first: usize,
 }
-
-/// How far ahead of its use a panel is asked for, in bytes: the processor's own guess comes too late for one token.
-const AHEAD: usize = 4096;
 
 /// Tokens of one product at most.
 pub(super) const TOKENS: usize = 4;
@@ -103,10 +100,11 @@ impl Product<'_> {
                         }
                         at = at.add(bytes);
                         for t in 0..T {
-                            let limbs = x.limbs(token[t], start + g * format.group + u * UNIT).cast::<i32>();
+                            let limbs = x.limbs(token[t], start / format.group + g).add(u * UNIT);
                             for i in 0..4 {
                                 for b in 0..BYTES {
-                                    let four = _mm512_set1_epi32(limbs.add(i * BYTES + b).read_unaligned());
+                                    let four = limbs.add(b * x.stride() + i * 4).cast::<i32>();
+                                    let four = _mm512_set1_epi32(four.read_unaligned());
                                     dots[t][b] = _mm512_dpbusd_epi32(dots[t][b], codes[i], four);
                                 }
                             }
@@ -137,7 +135,7 @@ impl Product<'_> {
 /// The sums of a number's bytes as the sum of the number. Two bytes fit a whole number; the third is added as `f32`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn joined<const BYTES: usize>(dots: [__m512i; BYTES]) -> __m512 {
+pub(super) fn joined<const BYTES: usize>(dots: [__m512i; BYTES]) -> __m512 {
     let two = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(dots[0]), dots[1]));
     if BYTES == 2 {
         return two;
