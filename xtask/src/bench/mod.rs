@@ -1,7 +1,9 @@
 //! `cargo xtask bench cpu`: ours and llama.cpp on the same files, threads and machine, turn by turn in one run. It
 //! prints a table of ratios and draws it. What is measured and how is `mlxcel bench`'s and `llama.py`'s business.
+//! `cargo xtask bench instructions` counts instead of measuring.
 
 mod contest;
+mod instructions;
 mod models;
 mod plot;
 mod table;
@@ -21,6 +23,8 @@ use models::Files;
 pub(crate) enum Bench {
     /// The CPU engine with llama.cpp (needs Python).
     Cpu(Cpu),
+    /// Instructions that the CPU engine takes for a token (needs valgrind).
+    Instructions,
 }
 
 #[derive(Debug, Args)]
@@ -43,11 +47,17 @@ pub(crate) struct Cpu {
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<()> {
-    let Bench::Cpu(options) = bench;
     shell::run(shell::cargo(&["build", "--release", "--package", "mlxcel"]))?;
+    let ours = shell::target_folder("release").join(format!("mlxcel{}", std::env::consts::EXE_SUFFIX));
+    match bench {
+        Bench::Cpu(options) => against_llama_cpp(options, ours),
+        Bench::Instructions => instructions::run(&ours),
+    }
+}
+
+fn against_llama_cpp(options: &Cpu, ours: PathBuf) -> Result<()> {
     let scripts = shell::root().join("xtask/bench");
     let python = python::environment("bench-venv", &scripts.join("requirements.txt"))?;
-    let ours = shell::target_folder("release").join(format!("mlxcel{}", std::env::consts::EXE_SUFFIX));
     let only = options.only.as_deref().unwrap_or_default();
     let rows: Vec<_> = models::ROWS.iter().filter(|row| row.name.contains(only)).collect();
     anyhow::ensure!(!rows.is_empty(), "no row has '{only}' in its name");
