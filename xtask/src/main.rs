@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod clients;
 mod golden;
+mod mlx;
 mod python;
 mod shell;
 mod suite;
@@ -29,6 +30,13 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Stage a pinned package in the cache and print its folder: mlx-cpu, mlx-cuda13, mlx-metal.
+    Fetch { name: String },
+    /// Compile the library between an engine and what it loads, and print its path: mlx.
+    Shim {
+        #[arg(value_parser = ["mlx"])]
+        engine: String,
+    },
     /// Compare speeds with another runtime on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -47,6 +55,8 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
         Chore::Test { arguments } => suite::run(&arguments),
+        Chore::Fetch { name } => mlx::fetch(&name).map(|path| println!("{}", path.display())),
+        Chore::Shim { engine: _ } => mlx::shim().map(|path| println!("{}", path.display())),
         Chore::Bench(bench) => bench::run(&bench),
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),

@@ -6,7 +6,7 @@ use std::{env, path::PathBuf};
 use anyhow::{Context as _, Result};
 use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
 
-use crate::{clients, shell};
+use crate::{clients, mlx, shell};
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
@@ -55,7 +55,7 @@ fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
     });
     let minilm = found(MINILM_VARIABLE, MINILM.save_as, || hub.fetch_folder(&MINILM));
     let minilm = minilm.map(|path| (MINILM_VARIABLE, path));
-    let clients = clients::found()?.into_iter().map(Ok);
+    let clients = clients::found()?.into_iter().chain(mlx::found()?).map(Ok);
     models.chain(corpora).chain([minilm]).chain(llama_cpp(&hub)).chain(clients).collect()
 }
 

@@ -42,8 +42,8 @@ pub use hub::{Hub, Request};
 pub use kept::{Kept, Place};
 pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
-    ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M,
-    XLLAMACPP,
+    ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, MLX_BUILDS, MLX_VERSION, Member, Package, Pinned,
+    Registry, SMOLLM2, STORIES15M, XLLAMACPP, mlx,
 };
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;

@@ -169,6 +169,54 @@ const fn xllamacpp(file: &'static str, size: u64, sha256: &'static str) -> Folde
     Folder { package, path: "xllamacpp/", save_as: "xllamacpp" }
 }
 
+/// The version of MLX that the engine's shim is built for.
+pub const MLX_VERSION: &str = "0.32.4";
+
+/// A build of MLX (MIT) by the name that people give it, as the whole content of its wheel: library, headers and what
+/// they need beside them.
+pub fn mlx(name: &str) -> Option<Folder<'static>> {
+    match name {
+        "mlx-cpu" if cfg!(target_arch = "aarch64") => Some(mlx_wheel(
+            "mlx-cpu",
+            "mlx_cpu-0.32.4-py3-none-manylinux_2_35_aarch64.whl",
+            8_957_465,
+            "1289e85e64af1fd16380bf331438bfe4afe875d27afc3e0bcf35f427c488fadd",
+        )),
+        "mlx-cpu" => Some(mlx_wheel(
+            "mlx-cpu",
+            "mlx_cpu-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
+            10_486_971,
+            "0e0a24fa2ce8b6b94d2e6a90604e8813aa8e29fcb918bb2aa01cfb6d133d8cee",
+        )),
+        "mlx-cuda13" => Some(mlx_wheel(
+            "mlx-cuda-13",
+            "mlx_cuda_13-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
+            89_793_098,
+            "94cb48fba73e5ee39467e51c35c51c691123359ca17bafd1a24cf92ad6732bee",
+        )),
+        "mlx-metal" => Some(mlx_wheel(
+            "mlx-metal",
+            "mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl",
+            44_958_619,
+            "8019b2db622599267d66cc168b2f0dbf5af929790a6c3b3913e00eabc42a7947",
+        )),
+        _ => None,
+    }
+}
+
+/// The names that [`mlx`] knows.
+pub const MLX_BUILDS: [&str; 3] = ["mlx-cpu", "mlx-cuda13", "mlx-metal"];
+
+const fn mlx_wheel(
+    name: &'static str,
+    file: &'static str,
+    size: u64,
+    sha256: &'static str,
+) -> Folder<'static> {
+    let (registry, version) = (Registry::Python, MLX_VERSION);
+    Folder { package: Package { registry, name, version, file, size, sha256 }, path: "", save_as: "mlx" }
+}
+
 /// Which client speaks for a package, and which archive format it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registry {
@@ -210,7 +258,7 @@ pub struct Member<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Folder<'a> {
     pub package: Package<'a>,
-    /// The folder's name inside the archive, with a slash at its end.
+    /// The folder's name inside the archive, with a slash at its end; empty for everything.
     pub path: &'a str,
     /// The folder's name in the cache.
     pub save_as: &'a str,
@@ -266,6 +314,16 @@ mod tests {
             );
             assert!(folder.path.ends_with('/') && !folder.save_as.contains('/'), "{}", folder.path);
         }
+    }
+
+    #[test]
+    fn every_build_of_mlx_is_of_the_version_that_the_shim_is_built_for() {
+        for name in MLX_BUILDS {
+            let package = mlx(name).unwrap().package;
+            assert!(package.file.contains(&format!("-{MLX_VERSION}-")), "{}", package.file);
+            assert_eq!(package.sha256.len(), 64, "{name}");
+        }
+        assert!(mlx("mlx-rocm").is_none());
     }
 
     #[test]

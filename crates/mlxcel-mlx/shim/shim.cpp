@@ -1,0 +1,267 @@
+// The entries of abi.h: contexts, arrays, programs and steps. Compiled as one unit with the headers beside it.
+
+#include "abi.h"
+
+#include <cstring>
+#include <sstream>
+
+#include "interpret.h"
+
+using namespace mlxcel;
+
+struct mlxcel_context {
+  Builder builder;
+};
+
+struct mlxcel_array {
+  array value;
+};
+
+struct mlxcel_program {
+  mlxcel_context* context;
+  Arrays statics, states;
+  // A step that failed while it ran may have used up states.
+  std::string broken;
+};
+
+struct mlxcel_code {
+  Code code;
+};
+
+namespace {
+
+thread_local std::string error;
+
+// Runs f; whatever it throws becomes the error of this thread.
+template <typename T, typename F>
+T guarded(T failed, F&& f) noexcept {
+  try {
+    return f();
+  } catch (const std::exception& e) {
+    error = e.what();
+  } catch (...) {
+    error = "an exception of an unknown kind";
+  }
+  return failed;
+}
+
+mx::Device device(int32_t kind) { return mx::Device(kind == 1 ? mx::Device::gpu : mx::Device::cpu); }
+
+mx::Shape shape_of(const int64_t* shape, size_t rank) {
+  mx::Shape out;
+  for (size_t i = 0; i < rank; i++) {
+    if (shape[i] < 0 || shape[i] > INT32_MAX) throw std::invalid_argument("an axis is too long for MLX");
+    out.push_back(static_cast<int>(shape[i]));
+  }
+  return out;
+}
+
+Arrays arguments(const mlxcel_program& p, mlxcel_array* const* inputs, size_t count) {
+  Arrays all = p.statics;
+  all.insert(all.end(), p.states.begin(), p.states.end());
+  for (size_t i = 0; i < count; i++) all.push_back(inputs[i]->value);
+  return all;
+}
+
+} // namespace
+
+uint32_t mlxcel_abi() { return MLXCEL_SHIM_ABI; }
+
+const char* mlxcel_built_version() {
+  static const std::string version = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) +
+      "." + std::to_string(MLX_VERSION_PATCH);
+  return version.c_str();
+}
+
+const char* mlxcel_loaded_version() { return mx::version(); }
+
+const char* mlxcel_op_name(uint32_t tag) {
+  return tag < static_cast<uint32_t>(Tag::count) ? TAG_NAMES[tag] : nullptr;
+}
+
+const char* mlxcel_error() { return error.c_str(); }
+
+int32_t mlxcel_device_count(int32_t kind) {
+  return guarded<int32_t>(0, [&] {
+    auto d = device(kind);
+    return mx::is_available(d) ? mx::device_count(d.type) : 0;
+  });
+}
+
+int32_t mlxcel_device_info(int32_t kind, char* text, size_t size) {
+  return guarded<int32_t>(1, [&] {
+    std::ostringstream out;
+    for (auto& [key, value] : mx::device_info(device(kind))) {
+      out << key << "=";
+      std::visit([&](auto& v) { out << v; }, value);
+      out << "\n";
+    }
+    auto all = out.str();
+    if (size == 0) return 1;
+    size_t n = std::min(all.size(), size - 1);
+    std::memcpy(text, all.data(), n);
+    text[n] = 0;
+    return 0;
+  });
+}
+
+void mlxcel_memory(uint64_t* active, uint64_t* peak) {
+  guarded<int>(0, [&] {
+    *active = mx::get_active_memory();
+    *peak = mx::get_peak_memory();
+    return 0;
+  });
+}
+
+void mlxcel_reset_peak() {
+  guarded<int>(0, [] {
+    mx::reset_peak_memory();
+    return 0;
+  });
+}
+
+mlxcel_context* mlxcel_context_new(int32_t kind) {
+  return guarded<mlxcel_context*>(nullptr, [&] {
+    auto d = device(kind);
+    if (!mx::is_available(d)) throw std::runtime_error("this MLX has no such device");
+    // On the processor fusing would call a C++ compiler for each kernel, for seconds each.
+    if (d == mx::Device::cpu) mx::set_compile_mode(mx::CompileMode::no_fuse);
+    return new mlxcel_context{Builder(mx::new_stream(d))};
+  });
+}
+
+void mlxcel_context_free(mlxcel_context* c) {
+  guarded<int>(0, [&] {
+    mx::synchronize(c->builder.s);
+    delete c;
+    // Those of this thread, whose own threads would otherwise stay.
+    mx::clear_streams();
+    return 0;
+  });
+}
+
+mlxcel_array*
+mlxcel_array_new(int32_t dtype, const int64_t* shape, size_t rank, const void* bytes, size_t size) {
+  return guarded<mlxcel_array*>(nullptr, [&] {
+    auto dims = shape_of(shape, rank);
+    auto t = dtype_of(dtype);
+    size_t need = mx::size_of(t);
+    for (int d : dims) need *= d;
+    if (need != size) throw std::invalid_argument("the bytes are not as many as type and shape need");
+    auto buffer = mx::allocator::malloc(std::max<size_t>(size, 1));
+    if (size > 0) std::memcpy(buffer.buffer().raw_ptr(), bytes, size);
+    return new mlxcel_array{array(std::move(buffer), dims, t)};
+  });
+}
+
+int32_t mlxcel_array_read(mlxcel_context* c, mlxcel_array* a, void* bytes, size_t size) {
+  return guarded<int32_t>(1, [&] {
+    if (a->value.nbytes() != size) throw std::invalid_argument("the array has another size");
+    a->value.eval();
+    if (size == 0) return 0;
+    auto whole = a->value;
+    if (!whole.flags().row_contiguous) {
+      whole = mx::contiguous(whole, false, c->builder.s);
+      whole.eval();
+    }
+    std::memcpy(bytes, whole.data<uint8_t>(), size);
+    return 0;
+  });
+}
+
+void mlxcel_array_free(mlxcel_array* a) {
+  guarded<int>(0, [&] {
+    delete a;
+    return 0;
+  });
+}
+
+mlxcel_program* mlxcel_program_new(mlxcel_context* c, mlxcel_array* const* statics, size_t count) {
+  return guarded<mlxcel_program*>(nullptr, [&] {
+    auto p = std::make_unique<mlxcel_program>();
+    p->context = c;
+    for (size_t i = 0; i < count; i++) p->statics.push_back(statics[i]->value);
+    return p.release();
+  });
+}
+
+int32_t mlxcel_program_add_state(mlxcel_program* p, int32_t dtype, const int64_t* shape, size_t rank) {
+  return guarded<int32_t>(1, [&] {
+    auto zeros = mx::zeros(shape_of(shape, rank), dtype_of(dtype), p->context->builder.s);
+    zeros.eval();
+    p->states.push_back(zeros);
+    return 0;
+  });
+}
+
+int32_t mlxcel_program_copy_state(mlxcel_program* p, size_t state, const int64_t* pairs, size_t count) {
+  return guarded<int32_t>(1, [&] {
+    auto& b = p->context->builder;
+    for (size_t i = 0; i < count; i++) {
+      int from = static_cast<int>(pairs[2 * i]), to = static_cast<int>(pairs[2 * i + 1]);
+      auto now = std::move(p->states.at(state));
+      auto row = mx::copy(b.rows(now, from, from + 1), b.s);
+      mx::Shape start(now.ndim(), 0), stop = now.shape();
+      start[0] = to;
+      stop[0] = to + 1;
+      p->states[state] = mx::slice_update(now, row, start, stop, b.s);
+    }
+    mx::async_eval({p->states.at(state)});
+    return 0;
+  });
+}
+
+void mlxcel_program_free(mlxcel_program* p) {
+  guarded<int>(0, [&] {
+    delete p;
+    return 0;
+  });
+}
+
+mlxcel_code* mlxcel_code_new(
+    mlxcel_program* p, const int64_t* words, size_t count, const char* labels, size_t labels_size, int32_t mode) {
+  return guarded<mlxcel_code*>(nullptr, [&] {
+    auto out = std::make_unique<mlxcel_code>();
+    out->code.main = Decoder(words, count).block();
+    out->code.mode = mode;
+    for (size_t at = 0; at < labels_size;) {
+      out->code.labels.emplace_back(labels + at);
+      at += out->code.labels.back().size() + 1;
+    }
+    if (mode == MLXCEL_COMPILED) compile_block(*out->code.main, p->context->builder, out->code);
+    return out.release();
+  });
+}
+
+uint64_t mlxcel_code_traces(mlxcel_code* c) { return c->code.traces; }
+
+void mlxcel_code_free(mlxcel_code* c) {
+  guarded<int>(0, [&] {
+    delete c;
+    return 0;
+  });
+}
+
+int32_t mlxcel_run(
+    mlxcel_program* p, mlxcel_code* c, mlxcel_array* const* inputs, size_t count, mlxcel_array** outputs) {
+  bool started = false;
+  int32_t failed = guarded<int32_t>(1, [&] {
+    if (!p->broken.empty()) throw std::runtime_error("the states were lost when a step failed: " + p->broken);
+    auto& b = p->context->builder;
+    b.memo.clear();
+    b.kept.clear();
+    Arrays results = Interpreter(b, c->code).run(*c->code.main, arguments(*p, inputs, count));
+    b.memo.clear();
+    b.kept.clear();
+    // First the states, then what was asked for. The old states are let go before anything runs, so that the new ones
+    // take their memory.
+    size_t states = p->states.size();
+    started = true;
+    for (size_t i = 0; i < states; i++) p->states[i] = results[i];
+    mx::async_eval(results);
+    for (size_t i = states; i < results.size(); i++) outputs[i - states] = new mlxcel_array{results[i]};
+    return 0;
+  });
+  if (failed && started) p->broken = error;
+  return failed;
+}

@@ -1,0 +1,57 @@
+//! The suite that every engine passes, on MLX's processor device: everything in lazy mode; in eager and compiled mode the
+//! rules of the seam and models of every kind of layer. `MLXCEL_MLX_MODE` runs everything in another mode.
+
+use conformance::models::Depth;
+use mlxcel_mlx::{Home, MlxEngine, Mode, Options};
+
+/// Where `cargo xtask test` has put MLX and the shim.
+fn home() -> Home {
+    let path = |name: &str| {
+        std::env::var_os(name)
+            .unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test -p mlxcel-mlx`"))
+    };
+    Home::new(path("MLXCEL_MLX_HOME"), path("MLXCEL_MLX_SHIM"))
+}
+
+fn open(mode: Mode) -> MlxEngine {
+    let device = std::env::var("MLXCEL_MLX_DEVICE").ok().map(|d| d.parse().expect("a device of MLX"));
+    MlxEngine::open(Options { home: home(), device, mode }).expect("MLX can be loaded")
+}
+
+/// Lazy, unless the environment says otherwise.
+fn chosen() -> MlxEngine {
+    open(std::env::var("MLXCEL_MLX_MODE").map_or(Mode::Lazy, |m| m.parse().expect("a mode of MLX")))
+}
+
+conformance::ops_suite!(ops, chosen());
+conformance::models_suite!(models, chosen(), Depth::Full);
+conformance::gguf_suite!(gguf, chosen());
+conformance::embeddings_suite!(embeddings, chosen());
+conformance::scheduled_suite!(scheduled, chosen());
+
+#[test]
+fn models_are_the_same_in_eager_mode() {
+    for family in ["llama", "mamba"] {
+        conformance::models::check_family(&open(Mode::Eager), family, Depth::Brief);
+    }
+}
+
+#[test]
+fn models_are_the_same_in_compiled_mode() {
+    for family in ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "mamba"] {
+        conformance::models::check_family(&open(Mode::Compiled), family, Depth::Brief);
+    }
+}
+
+#[test]
+fn every_mode_keeps_the_rules_of_the_seam() {
+    conformance::ops::seam(&open(Mode::Eager)).assert_clean();
+    conformance::ops::seam(&open(Mode::Compiled)).assert_clean();
+}
+
+#[test]
+fn control_flow_is_the_same_in_every_mode() {
+    for mode in [Mode::Eager, Mode::Compiled] {
+        conformance::ops::against_reference(&open(mode), conformance::ops::Group::Control).assert_clean();
+    }
+}

@@ -1,0 +1,172 @@
+//! What the modes promise: traces are counted, failures are named, caches are written where they lie; and what is said
+//! when MLX is not there or not the right one.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+
+use mlxcel_engine::weights::WeightTensor;
+use mlxcel_engine::{Engine, EngineError, Feeds, Program, WeightSource};
+use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, ScatterMode, shape};
+use mlxcel_mlx::{Device, Home, MlxEngine, MlxError, Mode, Options};
+
+fn path(name: &str) -> PathBuf {
+    let found = std::env::var_os(name);
+    found.unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test -p mlxcel-mlx`")).into()
+}
+
+fn home() -> Home {
+    Home::new(path("MLXCEL_MLX_HOME"), path("MLXCEL_MLX_SHIM"))
+}
+
+fn open(mode: Mode) -> MlxEngine {
+    MlxEngine::open(Options { home: home(), device: Some(Device::Cpu), mode }).unwrap()
+}
+
+struct Nothing;
+
+impl WeightSource for Nothing {
+    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
+        panic!("the graph has no weight '{name}'")
+    }
+}
+
+fn compile(engine: &MlxEngine, graph: &Graph, dims: &[(&str, usize)]) -> Box<dyn Program> {
+    let dims: Bindings = dims.iter().map(|(n, s)| (n.to_string(), *s)).collect();
+    engine.compile(graph, &Nothing, &dims).unwrap()
+}
+
+fn step(program: &mut dyn Program, feeds: &[(&str, HostTensor)]) -> Result<Vec<HostTensor>, EngineError> {
+    let mut all = Feeds::new();
+    feeds.iter().for_each(|(name, t)| all.insert(name, t.clone()));
+    let ticket = program.submit(&all, &["y"])?;
+    program.collect(ticket)
+}
+
+/// `y = tanh(x) · 2 + the number of steps so far`.
+fn counting() -> Graph {
+    let b = Builder::new();
+    let x = b.input("x", DType::F32, shape!["n"]);
+    let count = b.state("count", DType::F32, shape![1]);
+    let next = count + 1.0;
+    b.output("y", x.tanh() * 2.0 + next);
+    b.update("count", next);
+    b.finish().unwrap()
+}
+
+fn numbers(n: usize) -> HostTensor {
+    HostTensor::new(&[n], &vec![0f32; n])
+}
+
+#[test]
+fn compiled_steps_are_traced_once_for_each_size() {
+    let engine = open(Mode::Compiled);
+    let mut program = compile(&engine, &counting(), &[]);
+    for (i, (n, traces)) in [(3, 1), (3, 1), (5, 2), (3, 2), (5, 2)].into_iter().enumerate() {
+        let y = step(&mut *program, &[("x", numbers(n))]).unwrap().remove(0);
+        assert_eq!(y.to_f64(), vec![(i + 1) as f64; n]);
+        assert_eq!(engine.traces(), traces, "after step {i}");
+    }
+}
+
+#[test]
+fn other_modes_never_trace() {
+    for mode in [Mode::Lazy, Mode::Eager] {
+        let engine = open(mode);
+        let mut program = compile(&engine, &counting(), &[]);
+        for _ in 0..3 {
+            step(&mut *program, &[("x", numbers(4))]).unwrap();
+        }
+        assert_eq!(engine.traces(), 0, "{mode}");
+        assert_eq!(engine.caps().name, "mlx");
+        assert!(engine.caps().device.ends_with(&mode.to_string()));
+    }
+}
+
+#[test]
+fn loops_run_on_the_host_over_bodies_that_are_traced_once() {
+    let b = Builder::new();
+    let (x, limit) = (b.input("x", DType::F32, shape![2]), b.input("limit", DType::I32, shape![]));
+    let start = b.scalar(0i32);
+    let out = b.while_loop(&[x, start], &[limit], |_, c| c[1].lt(c[2]), |_, c| vec![c[0] * 2.0, c[1] + 1.0]);
+    b.output("y", out[0]);
+    let graph = b.finish().unwrap();
+    let engine = open(Mode::Compiled);
+    assert!(engine.remarks(&graph).iter().any(|r| r.contains("host")));
+    let mut program = compile(&engine, &graph, &[]);
+    for limit in [3i32, 0, 5] {
+        let feeds = [("x", HostTensor::new(&[2], &[1f32, 3.0])), ("limit", HostTensor::scalar(limit))];
+        let y = step(&mut *program, &feeds).unwrap().remove(0);
+        assert_eq!(y.to_f64(), [2f64.powi(limit), 3.0 * 2f64.powi(limit)]);
+    }
+    assert_eq!(engine.traces(), 2, "the condition and the body");
+}
+
+#[test]
+fn a_state_is_written_where_it_lies() {
+    let b = Builder::new();
+    let (index, x) = (b.input("index", DType::I32, shape!["n"]), b.input("x", DType::F32, shape!["n", 1024]));
+    let state = b.state("kv", DType::F32, shape!["blocks", 1024]);
+    let next = state.scatter(index, x, ScatterMode::Set);
+    b.output("y", next.gather(index, 0));
+    b.update("kv", next);
+    let graph = b.finish().unwrap();
+    // 64 MiB of state, much more than the other tests of this process use meanwhile.
+    let engine = open(Mode::Lazy);
+    let mut program = compile(&engine, &graph, &[("blocks", 16 << 10)]);
+    let feeds = |n: i32| {
+        [("index", HostTensor::new(&[1], &[n])), ("x", HostTensor::new(&[1, 1024], &[n as f32; 1024]))]
+    };
+    step(&mut *program, &feeds(1)).unwrap();
+    engine.reset_peak();
+    let (before, _) = engine.memory();
+    for n in 2..5 {
+        assert_eq!(step(&mut *program, &feeds(n)).unwrap()[0].to_f64(), vec![f64::from(n); 1024]);
+    }
+    let grown = engine.memory().1.saturating_sub(before);
+    assert!(grown < 32 << 20, "a step took {grown} bytes beside a state of {}", 64 << 20);
+}
+
+fn refused(home: Home, device: Option<Device>) -> MlxError {
+    MlxEngine::open(Options { home, device, mode: Mode::Lazy }).unwrap_err()
+}
+
+#[test]
+fn a_missing_library_says_what_to_run() {
+    let error = refused(Home::new("/nowhere", "/nowhere/shim.so"), None).to_string();
+    assert!(error.contains("/nowhere") && error.contains("mlxcel engine install mlx-cpu"), "{error}");
+    let error = refused(Home { shim: "/nowhere/shim.so".into(), ..home() }, None).to_string();
+    assert!(error.contains("/nowhere/shim.so") && error.contains("cargo xtask shim mlx"), "{error}");
+}
+
+#[test]
+fn a_library_that_is_none_is_refused_by_its_name() {
+    let shim = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(shim.path(), b"not a library").unwrap();
+    let error = refused(Home { shim: shim.path().to_path_buf(), ..home() }, None);
+    assert!(matches!(&error, MlxError::Load { path, .. } if path == shim.path()), "{error}");
+    let needs = vec![PathBuf::from("/nowhere/libcudnn.so.9")];
+    let error = refused(Home { needs, ..home() }, None).to_string();
+    assert!(error.contains("libcudnn.so.9"), "{error}");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_refused() {
+    let engine = open(Mode::Lazy);
+    assert_eq!(engine.device(), Device::Cpu);
+    assert!(matches!(refused(home(), Some(Device::Gpu)), MlxError::NoGpu { .. }));
+}
+
+#[test]
+fn an_eager_failure_names_its_node_and_the_program_goes_on() {
+    let b = Builder::new();
+    let x = b.input("x", DType::F32, shape!["n"]);
+    // More memory than any machine has, for n of sixteen million: a square of them has no address.
+    let square = x.reshape(shape!["n", 1]) * (x + 1.0).reshape(shape![1, "n"]);
+    b.output("y", (square + 1.0).reduce(mlxcel_ir::ReduceOp::Sum, &[0, 1]));
+    let graph = b.finish().unwrap();
+    let mut program = compile(&open(Mode::Eager), &graph, &[]);
+    let error = step(&mut *program, &[("x", numbers(1 << 24))]).unwrap_err().to_string();
+    assert!(error.contains("(node "), "{error}");
+    let y = step(&mut *program, &[("x", numbers(2))]).unwrap().remove(0);
+    assert_eq!(y.to_f64(), [4.0]);
+}
