@@ -33,6 +33,8 @@ pub struct ChatRequest {
     pub documents: Option<Vec<Value>>,
     /// End the prompt where the assistant's answer begins.
     pub add_generation_prompt: bool,
+    /// End the prompt where the last message's content ends, so that the answer goes on from it.
+    pub continue_last_message: bool,
     /// Further template variables, such as `enable_thinking`.
     pub variables: Map<String, Value>,
     /// The time `strftime_now` shows, as UTC; the local time when `None`.
@@ -78,6 +80,10 @@ const RESERVED: &[&str] = &[
     "caller",
 ];
 
+/// Marks where the last message ends while a template is rendered. Nobody writes these characters, which belong to no
+/// script; if a client does, it is told that its message cannot be gone on from.
+const END_OF_LAST: &str = "\u{10fffd}\u{10fffc}\u{10fffd}";
+
 impl ChatTemplate {
     /// `tokens` are the variables `bos_token`, `eos_token` …: see [`Tokenizer::template_tokens`].
     pub fn new(source: &str, tokens: &BTreeMap<String, String>) -> Result<Self> {
@@ -106,10 +112,31 @@ impl ChatTemplate {
             protection.note(text);
             Ok(())
         })?;
+        protection.note(END_OF_LAST);
         for_each_text(&mut request, &mut |text| protect(text, guard, &mut protection))?;
-        let rendered = self.render(&request)?;
+        let rendered = if request.continue_last_message {
+            self.render_open(&mut request)?
+        } else {
+            self.render(&request)?
+        };
         let tokens = tokenizer.encode_protected(&rendered, &protection)?;
         Ok(ChatPrompt { text: protection.restore(&rendered), tokens })
+    }
+
+    /// The prompt up to the end of the last message's content, whatever the template writes after it.
+    fn render_open(&self, request: &mut ChatRequest) -> Result<String> {
+        let content = request.messages.last_mut().and_then(|message| message.get_mut("content"));
+        let Some(Value::String(content)) = content else { return Err(Error::NothingToContinue) };
+        if content.contains(END_OF_LAST) {
+            return Err(Error::NothingToContinue);
+        }
+        content.push_str(END_OF_LAST);
+        request.add_generation_prompt = false;
+        let mut rendered = self.render(request)?;
+        let end = rendered.rfind(END_OF_LAST).ok_or(Error::NothingToContinue)?;
+        rendered.truncate(end);
+        // A template may show the message twice; only its last showing is gone on from.
+        Ok(rendered.replace(END_OF_LAST, ""))
     }
 
     fn check_variables(&self, request: &ChatRequest) -> Result<()> {

@@ -110,6 +110,8 @@ pub enum Error {
     #[error("the chat template wrote more than {limit} bytes")]
     TemplateOutputTooLong { limit: usize },
 
+    #[error("the last message cannot be gone on from: the chat template does not show its text as it is")]
+    NothingToContinue,
     #[error("`{name}` is set by the chat itself and cannot be given as a template variable")]
     ReservedVariable { name: String },
 

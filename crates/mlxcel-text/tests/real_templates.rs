@@ -26,6 +26,7 @@ fn request(value: &Value, now: SystemTime) -> ChatRequest {
         tools: list("tools"),
         documents: list("documents"),
         add_generation_prompt: value["add_generation_prompt"] == true,
+        continue_last_message: false,
         variables: value["variables"].as_object().cloned().unwrap_or_default(),
         now: Some(now),
     }

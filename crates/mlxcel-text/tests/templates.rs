@@ -50,6 +50,7 @@ fn templates_render_as_python_renders_them() {
                 tools: list(&request["tools"]),
                 documents: None,
                 add_generation_prompt: request["add_generation_prompt"] == true,
+                continue_last_message: false,
                 variables: request["variables"].as_object().cloned().unwrap_or_default(),
                 now: Some(now),
             };
@@ -172,6 +173,25 @@ fn an_innocent_chat_encodes_like_its_rendered_text() {
         assert_eq!(prompt.tokens, tokenizer.encode(&prompt.text, parsed()).expect("encodable"));
         assert_eq!(controls(&tokenizer, &prompt.tokens), [1, 2, 1, 2, 1, 2]);
     }
+}
+
+#[test]
+fn a_prompt_may_end_in_the_middle_of_the_last_message() {
+    let tokenizer = folder("bpe");
+    let template = ChatTemplate::new(CHATML, tokenizer.template_tokens()).expect("a valid template");
+    // The second is also found in what the template writes after the message, the third spells it.
+    for begun in ["The answer is ", "im", "a<|im_end|>", "字"] {
+        let request =
+            ChatRequest { continue_last_message: true, ..messages(&[("user", "hi"), ("assistant", begun)]) };
+        let prompt = template.encode(&tokenizer, &request).expect("encodable");
+        assert!(prompt.text.ends_with(&format!("<|im_start|>assistant\n{begun}")), "{}", prompt.text);
+        assert_eq!(controls(&tokenizer, &prompt.tokens), [1, 2, 1], "{}", prompt.text);
+        assert_eq!(tokenizer.decode(&prompt.tokens, SpecialText::Show).expect("decodable"), prompt.text);
+    }
+    let hidden = ChatTemplate::new("{{ messages[0].content }}", tokenizer.template_tokens()).expect("valid");
+    let request =
+        ChatRequest { continue_last_message: true, ..messages(&[("user", "hi"), ("assistant", "so")]) };
+    assert!(matches!(hidden.encode(&tokenizer, &request), Err(Error::NothingToContinue)));
 }
 
 #[test]
