@@ -5,11 +5,15 @@ mod choice;
 mod constraint;
 mod usage;
 
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use mlxcel_sched::{Request, Sampling};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::Sleep;
 
 pub use choice::{Ended, Piece, Shown, TokenInfo};
 pub use usage::{Timings, Usage};
@@ -31,7 +35,8 @@ pub struct Generation {
     updates: UnboundedReceiver<Update>,
     /// An update that was looked at before its turn.
     ahead: Option<Update>,
-    deadline: Option<tokio::time::Instant>,
+    /// Set where answers may take only so long.
+    deadline: Option<Pin<Box<Sleep>>>,
     is_broken: bool,
 }
 
@@ -51,8 +56,17 @@ impl Generation {
             choices.push(Choice::new(&model, &order)?);
         }
         let usage = Usage::new(order.prompts.iter().map(Vec::len).sum(), started);
-        let deadline = app.config.limits.request_time.map(|time| tokio::time::Instant::now() + time);
-        Ok(Generation { model, usage, choices, tickets, updates, ahead: None, deadline, is_broken: false })
+        let deadline = app.config.limits.request_time.map(|time| Box::pin(tokio::time::sleep(time)));
+        Ok(Generation {
+            model,
+            usage,
+            choices,
+            tickets,
+            updates,
+            ahead: None,
+            deadline,
+            is_broken: false,
+        })
     }
 
     /// Waits until something is known of the answer, so that what fails early can still be told by a status.
@@ -72,44 +86,41 @@ impl Generation {
     }
 
     /// The next pieces, or `None` after the last. After an error there is nothing more.
-    pub async fn next(&mut self) -> Option<Result<Vec<Shown>, Refusal>> {
-        loop {
-            if self.is_over() {
-                return None;
-            }
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<Shown>, Refusal>>> {
+        let mut shown = Vec::new();
+        while !self.is_over() {
             let update = match self.ahead.take() {
                 Some(update) => Some(update),
-                None => match self.deadline {
-                    None => self.updates.recv().await,
-                    Some(at) => match tokio::time::timeout_at(at, self.updates.recv()).await {
-                        Ok(update) => update,
-                        Err(_) => return Some(Err(self.break_off(too_late()))),
-                    },
+                None => match self.updates.poll_recv(context) {
+                    Poll::Ready(update) => update,
+                    // What is here already goes along together.
+                    Poll::Pending if !shown.is_empty() => break,
+                    Poll::Pending if self.is_late(context) => {
+                        return Poll::Ready(Some(Err(self.break_off(too_late()))));
+                    }
+                    Poll::Pending => return Poll::Pending,
                 },
             };
-            let Some(update) = update else {
-                return Some(Err(self.break_off(broken(&Lost::Closed))));
+            let taken = match update {
+                Some(update) => self.take(update, &mut shown),
+                None => Err(broken(&Lost::Closed)),
             };
-            let mut shown = Vec::new();
-            if let Err(refusal) = self.take(update, &mut shown) {
-                return Some(Err(self.break_off(refusal)));
-            }
-            // What is here already goes along.
-            while let Ok(update) = self.updates.try_recv() {
-                if let Err(refusal) = self.take(update, &mut shown) {
-                    return Some(Err(self.break_off(refusal)));
-                }
-            }
-            if !shown.is_empty() {
-                return Some(Ok(shown));
+            if let Err(refusal) = taken {
+                return Poll::Ready(Some(Err(self.break_off(refusal))));
             }
         }
+        Poll::Ready((!shown.is_empty()).then_some(Ok(shown)))
+    }
+
+    /// Whether the time of the answer is over; if not, the context is woken when it is.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready())
     }
 
     /// All pieces to the end.
     pub async fn all(&mut self) -> Result<Vec<Shown>, Refusal> {
         let mut all = Vec::new();
-        while let Some(shown) = self.next().await {
+        while let Some(shown) = poll_fn(|context| self.poll_next(context)).await {
             all.extend(shown?);
         }
         Ok(all)

@@ -10,7 +10,7 @@ use crate::generate::{Ended, Generation, Piece, Shown, Timings, TokenInfo};
 use crate::model::Model;
 use crate::openai::{self, Logprob, Usage};
 use crate::refusal::Dialect;
-use crate::sse::{Events, Script};
+use crate::sse::{Events, Script, Template};
 
 /// A whole answer.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -216,12 +216,22 @@ pub struct Chunks {
     choices: usize,
     /// By choice: whether a tool was called.
     has_calls: Vec<bool>,
+    /// By choice: how its text is told.
+    texts: Vec<Template>,
 }
 
 impl Chunks {
     pub fn new(heading: Heading, model: Arc<Model>, choices: usize, usage: Telling) -> Self {
         let tells_usage = usage == Telling::Usage;
-        Chunks { heading, model, tells_usage, choices, has_calls: vec![false; choices] }
+        let has_calls = vec![false; choices];
+        let mut chunks = Chunks { heading, model, tells_usage, choices, has_calls, texts: Vec::new() };
+        let template = |index| {
+            let delta = Delta { content: Some(Template::BLANK), ..Delta::default() };
+            let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
+            Template::new(&chunks.chunk(vec![choice]))
+        };
+        chunks.texts = (0..choices).map(template).collect();
+        chunks
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> ChatChunk<'a> {
@@ -263,8 +273,15 @@ impl Script for Chunks {
         let Shown { choice, piece } = shown;
         match piece {
             Piece::Text { text, tokens } => {
-                let logprobs = logprobs(&self.model, &tokens);
-                self.delta(choice, Delta { content: Some(&text), ..Delta::default() }, logprobs, events);
+                let Some(logprobs) = logprobs(&self.model, &tokens) else {
+                    return events.templated(&self.texts[choice], &text);
+                };
+                self.delta(
+                    choice,
+                    Delta { content: Some(&text), ..Delta::default() },
+                    Some(logprobs),
+                    events,
+                );
             }
             Piece::Reasoning(text) => {
                 let delta = Delta { reasoning_content: Some(&text), ..Delta::default() };

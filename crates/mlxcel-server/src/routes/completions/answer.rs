@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::openai::{Logprob, Usage};
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::chat::{Heading, Telling};
-use crate::sse::{Events, Script};
+use crate::sse::{Events, Script, Template};
 
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct Completion<'a> {
@@ -144,12 +144,20 @@ pub struct Chunks {
     echo: Echo,
     offsets: Vec<usize>,
     telling: Telling,
+    /// By choice: how its text is told.
+    texts: Vec<Template>,
 }
 
 impl Chunks {
     pub fn new(heading: Heading, model: Arc<Model>, echo: Echo, telling: Telling) -> Self {
         let offsets = vec![0; echo.0.len()];
-        Chunks { heading, model, echo, offsets, telling }
+        let template = |index| {
+            let text = Template::BLANK.to_string();
+            let choice = CompletionChoice { text, index, ..CompletionChoice::default() };
+            Template::new(&Completion { choices: vec![choice], ..heading.completion() })
+        };
+        let texts = (0..echo.0.len()).map(template).collect();
+        Chunks { heading, model, echo, offsets, telling, texts }
     }
 
     fn chunk(&self, choice: CompletionChoice, events: &mut Events) {
@@ -172,6 +180,9 @@ impl Script for Chunks {
         match piece {
             Piece::Text { text, tokens } => {
                 let logprobs = logprobs(&self.model, &tokens, &mut self.offsets[index]);
+                if logprobs.is_none() {
+                    return events.templated(&self.texts[index], &text);
+                }
                 self.chunk(CompletionChoice { text, index, logprobs, finish_reason: None }, events);
             }
             Piece::Ended(ended) => {
