@@ -20,9 +20,8 @@ pub struct Text {
     templates: ChatTemplates,
     chat: Option<ChatTemplate>,
     chat_with_tools: Option<ChatTemplate>,
-    vocab_size: usize,
-    /// Made when a grammar is first asked for.
-    grammars: Arc<OnceLock<Result<Grammars, String>>>,
+    /// Made beside the loading of the model, so that no request waits for it.
+    grammars: Arc<LateGrammars>,
 }
 
 impl Text {
@@ -39,8 +38,10 @@ impl Text {
         let has_templates = !templates.is_empty();
         let chat = has_templates.then(|| compile(TemplateChoice::Default)).transpose()?;
         let chat_with_tools = has_templates.then(|| compile(TemplateChoice::ToolUse)).transpose()?;
-        let (end_ids, grammars) = (Arc::new(end_ids), Arc::default());
-        Ok(Text { tokenizer, end_ids, templates, chat, chat_with_tools, vocab_size, grammars })
+        let vocabulary = VocabularyOf { tokenizer: tokenizer.clone(), vocab_size, end_ids: end_ids.clone() };
+        let grammars = Arc::new(LateGrammars { vocabulary, made: OnceLock::new() });
+        LateGrammars::prepare(&grammars)?;
+        Ok(Text { tokenizer, end_ids: Arc::new(end_ids), templates, chat, chat_with_tools, grammars })
     }
 
     /// The template that a chat is written with.
@@ -63,16 +64,9 @@ impl Text {
 
     /// A compiled grammar. One that does not compile is the client's fault; `field` is where it stood.
     pub async fn grammar(&self, source: GrammarSource, field: &str) -> Result<Arc<Grammar>, Refusal> {
-        let (tokenizer, vocab_size) = (self.tokenizer.clone(), self.vocab_size);
-        let (end_ids, grammars) = (Arc::clone(&self.end_ids), Arc::clone(&self.grammars));
+        let grammars = Arc::clone(&self.grammars);
         let compiled = off_thread(usize::MAX, move || {
-            let make = || {
-                let end_ids: Vec<u32> = end_ids.iter().copied().collect();
-                let vocabulary =
-                    Vocabulary::new(&tokenizer, vocab_size, &end_ids).map_err(|e| e.to_string())?;
-                Ok(Grammars::new(Arc::new(vocabulary), GrammarLimits::default()))
-            };
-            let grammars = grammars.get_or_init(make).as_ref().map_err(Refusal::internal)?;
+            let grammars = grammars.get().map_err(Refusal::internal)?;
             grammars.get(&source).map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))
         });
         let compiled = compiled.await?;
@@ -88,6 +82,43 @@ impl Text {
         let tokenizer = self.tokenizer.clone();
         let encoded = off_thread(text.len(), move || tokenizer.encode(&text, options)).await?;
         encoded.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))
+    }
+}
+
+/// Grammars for a vocabulary, which takes a while to sort.
+struct LateGrammars {
+    vocabulary: VocabularyOf,
+    made: OnceLock<Result<Grammars, String>>,
+}
+
+/// What a vocabulary is made of.
+struct VocabularyOf {
+    tokenizer: Tokenizer,
+    vocab_size: usize,
+    end_ids: BTreeSet<u32>,
+}
+
+impl LateGrammars {
+    /// Begins to make them on a thread of its own.
+    fn prepare(grammars: &Arc<Self>) -> Result<(), LoadError> {
+        let grammars = Arc::clone(grammars);
+        let thread = std::thread::Builder::new().name("vocabulary".to_string());
+        let started = thread.spawn(move || {
+            // What went wrong is told to whoever asks for a grammar.
+            let _ = grammars.get();
+        });
+        started.map(drop).map_err(|e| LoadError { reason: format!("a thread cannot be started: {e}") })
+    }
+
+    /// Waits until they are made.
+    fn get(&self) -> Result<&Grammars, &String> {
+        let make = || {
+            let VocabularyOf { tokenizer, vocab_size, end_ids } = &self.vocabulary;
+            let end_ids: Vec<u32> = end_ids.iter().copied().collect();
+            let vocabulary = Vocabulary::new(tokenizer, *vocab_size, &end_ids).map_err(|e| e.to_string())?;
+            Ok(Grammars::new(Arc::new(vocabulary), GrammarLimits::default()))
+        };
+        self.made.get_or_init(make).as_ref()
     }
 }
 
@@ -110,5 +141,35 @@ fn size_of(value: &serde_json::Value) -> usize {
         serde_json::Value::Array(items) => items.iter().map(size_of).sum(),
         serde_json::Value::Object(fields) => fields.values().map(size_of).sum(),
         _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mlxcel_text::GgufVocab;
+
+    use super::*;
+
+    #[test]
+    fn grammars_are_made_before_anyone_asks_for_one() {
+        let letters = ('a'..='z').map(String::from).collect();
+        let vocab = GgufVocab {
+            model: "gpt2".to_string(),
+            pre: "gpt-2".to_string(),
+            tokens: letters,
+            token_types: vec![1; 26],
+            ..GgufVocab::default()
+        };
+        let tokenizer = Tokenizer::from_gguf(vocab).expect("a vocabulary");
+        let templates = ChatTemplates::from_gguf(None, []);
+        let text = Text::new(tokenizer, templates, BTreeSet::from([25]), 26).expect("a text side");
+        let begun = Instant::now();
+        while text.grammars.made.get().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "they are made by themselves");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(text.grammars.get().is_ok());
     }
 }
