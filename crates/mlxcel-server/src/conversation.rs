@@ -22,6 +22,30 @@ pub struct Conversation {
     pub variables: Map<String, Value>,
     /// What the answer must follow, and the field that says so.
     pub format: Option<(GrammarSource, &'static str)>,
+    pub turn: Turn,
+}
+
+/// Where an answer begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turn {
+    /// In a message of its own.
+    #[default]
+    New,
+    /// In the last message, which the assistant has begun.
+    Begun,
+    /// Right after the last message, without the words by which a template opens an answer.
+    Bare,
+}
+
+impl Turn {
+    /// Goes on from the assistant's words where they come last.
+    pub fn after(messages: &[Value]) -> Self {
+        let begun = messages.last().is_some_and(|last| {
+            let has_text = last["content"].as_str().is_some_and(|text| !text.is_empty());
+            last["role"] == "assistant" && has_text && last.get("tool_calls").is_none()
+        });
+        if begun { Turn::Begun } else { Turn::New }
+    }
 }
 
 impl Conversation {
@@ -30,7 +54,8 @@ impl Conversation {
         let request = ChatRequest {
             messages: self.messages.clone(),
             tools: self.tools.offered(),
-            add_generation_prompt: true,
+            add_generation_prompt: self.turn == Turn::New,
+            continue_last_message: self.turn == Turn::Begun,
             variables: self.variables.clone(),
             ..ChatRequest::default()
         };

@@ -72,12 +72,16 @@ async fn order(
     let (max_tokens, logprobs) = (order::count(body.max_tokens()?), body.logprobs()?);
     let n = order::choices("n", body.n, app.config.limits.choices)?;
     let cache_key = body.prompt_cache_key.as_deref().map_or(0, cache_key);
+    let (continues, opens) = (body.continue_final_message, body.add_generation_prompt);
+    let variables = variables(&mut body);
+    let messages = messages::for_template(body.messages, DeveloperRole::of(model))?;
     let conversation = Conversation {
         tools: Tools::new(body.tools.take(), body.tool_choice.take())?,
         calls: if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several },
-        variables: variables(&mut body),
+        variables,
         format: format.map(|source| (source, "response_format")),
-        messages: messages::for_template(body.messages, DeveloperRole::of(model))?,
+        turn: ChatBody::turn(continues, opens, &messages)?,
+        messages,
     };
     let order = conversation.order(app, model, sampling).await?;
     Ok(Order { n, max_tokens, logprobs, cache_key, ..order })

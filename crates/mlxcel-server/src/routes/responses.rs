@@ -16,7 +16,7 @@ pub use store::Store;
 
 use super::{Access, Call, Route};
 use crate::app::App;
-use crate::conversation::{Conversation, DeveloperRole};
+use crate::conversation::{Conversation, DeveloperRole, Turn};
 use crate::generate::Generation;
 use crate::model::Model;
 use crate::openapi::{Described, Reply, schema};
@@ -110,6 +110,7 @@ fn conversation(
         calls: if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several },
         variables: body.variables(),
         format: body.format()?.map(|source| (source, "text.format")),
+        turn: Turn::New,
     };
     Ok((said, conversation))
 }

@@ -112,7 +112,7 @@ fn what_cannot_be_honoured_is_refused_in_the_right_shape() {
         json!({"max_tokens": -1}),
         json!({"messages": []}),
         json!({"messages": [{"role": "system", "content": "A"}]}),
-        json!({"messages": [{"role": "assistant", "content": "A"}]}),
+        json!({"messages": [{"role": "assistant", "content": ""}]}),
         json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
         json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
         json!({"temperature": 101}),

@@ -230,3 +230,33 @@ fn another_model_is_not_quietly_replaced() {
     }
     assert_eq!(house.client.post(CHAT, &body("A", json!({"model": "script-alias"}))).status, 200);
 }
+
+#[test]
+fn an_answer_goes_on_from_what_the_assistant_has_begun() {
+    let house = House::new();
+    let messages = json!([{"role": "user", "content": "Q"}, {"role": "assistant", "content": "so: GH"}]);
+    let ask = |extra: Value| {
+        let mut body = json!({"messages": messages, "max_tokens": 3});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        house.client.post("/v1/chat/completions", &body)
+    };
+    let begun = ask(json!({}));
+    assert_eq!(begun.content(), "IJK", "only what is new is told: {}", begun.text());
+    let prompt = |answer: &crate::client::Answer| answer.json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    let same = ask(json!({"continue_final_message": true, "add_generation_prompt": false}));
+    assert_eq!((prompt(&same), same.content()), (prompt(&begun), "IJK".to_string()));
+    // The template opens an answer with one more token.
+    for extra in [json!({"add_generation_prompt": true}), json!({"continue_final_message": false})] {
+        assert_eq!(prompt(&ask(extra)), prompt(&begun) + 1);
+    }
+    let template = house.client.post("/apply-template", &json!({"messages": messages}));
+    assert_eq!(template.json()["prompt"], "<|start|>user:Q<|start|>assistant:so: GH");
+    let both = ask(json!({"continue_final_message": true, "add_generation_prompt": true}));
+    assert_eq!((both.status, both.json()["error"]["param"].as_str()), (400, Some("continue_final_message")));
+    let user = json!({"messages": [{"role": "user", "content": "A"}], "continue_final_message": true});
+    let user = house.client.post("/v1/chat/completions", &user);
+    assert_eq!((user.status, user.json()["error"]["param"].as_str()), (400, Some("continue_final_message")));
+    let message = json!({"model": "script", "max_tokens": 3, "messages": messages});
+    let message = house.client.post("/v1/messages", &message);
+    assert_eq!(message.json()["content"], json!([{"type": "text", "text": "IJK"}]), "{}", message.text());
+}

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, Turn};
 use crate::openai::{Function, FunctionName, Mode, Named, Tool as Offered, ToolChoice, Tools};
 use crate::reading::Calls;
 use crate::refusal::Refusal;
@@ -205,10 +205,7 @@ impl Said {
             let message = format!("there are {} messages; send 1 to {MESSAGES_MAX}", self.messages.len());
             return Err(Refusal::field("messages", message));
         }
-        if matches!(self.messages.last(), Some(Message::Assistant { .. })) {
-            let message = "the last message is the assistant's; going on from it is not supported";
-            return Err(Refusal::field("messages", message));
-        }
+        let is_assistant_last = matches!(self.messages.last(), Some(Message::Assistant { .. }));
         let mut messages = Vec::new();
         if let Some(system) = self.system {
             messages.push(json!({"role": "system", "content": plain(system, "system")?}));
@@ -220,6 +217,12 @@ impl Said {
                 Message::Assistant { content } => messages.push(assistant(content, &place)?),
             }
         }
+        let turn = Turn::after(&messages);
+        if is_assistant_last && turn == Turn::New {
+            let message =
+                "the last message is the assistant's and holds no text to go on from; send a user's";
+            return Err(Refusal::field("messages", message));
+        }
         let (choice, calls) = choice(self.tool_choice);
         let tools = self.tools.unwrap_or_default().into_iter().map(offered).collect();
         Ok(Conversation {
@@ -228,6 +231,7 @@ impl Said {
             calls,
             variables: thinking(self.thinking)?,
             format: None,
+            turn,
         })
     }
 }

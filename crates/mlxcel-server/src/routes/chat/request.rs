@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::messages::Message;
+use crate::conversation::Turn;
 use crate::openai::{ResponseFormat, StreamOptions, Tool, ToolChoice};
 use crate::refusal::Refusal;
 
@@ -33,6 +34,11 @@ pub struct ChatBody {
     pub parallel_tool_calls: Option<bool>,
     /// Given to the template; `none` also asks it not to think.
     pub reasoning_effort: Option<Effort>,
+    /// Whether the answer goes on from the last message, which is the assistant's. It does where that comes last,
+    /// unless this or `add_generation_prompt` says otherwise.
+    pub continue_final_message: Option<bool>,
+    /// Whether the prompt ends with the words by which the template opens an answer.
+    pub add_generation_prompt: Option<bool>,
     /// Further variables of the template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Requests with the same key share what was computed; others do not see it.
@@ -116,6 +122,24 @@ impl ChatBody {
                 Err(Refusal::field("top_logprobs", message))
             }
             (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        }
+    }
+
+    /// Where the answer begins, by the messages as the template reads them.
+    pub fn turn(continues: Option<bool>, opens: Option<bool>, messages: &[Value]) -> Result<Turn, Refusal> {
+        const FIELD: &str = "continue_final_message";
+        match (continues, opens, Turn::after(messages)) {
+            (Some(true), Some(true), _) => {
+                let message = "'continue_final_message' and 'add_generation_prompt' exclude each other";
+                Err(Refusal::field(FIELD, message))
+            }
+            (Some(true), _, Turn::New) => {
+                let message = "the last message is no text of the assistant, so it cannot be gone on from";
+                Err(Refusal::field(FIELD, message))
+            }
+            (Some(true), _, _) | (None, None | Some(false), Turn::Begun) => Ok(Turn::Begun),
+            (_, Some(false), _) => Ok(Turn::Bare),
+            _ => Ok(Turn::New),
         }
     }
 

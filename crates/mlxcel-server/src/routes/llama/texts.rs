@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::conversation::{Conversation, DeveloperRole};
+use crate::conversation::{Conversation, DeveloperRole, Turn};
 use crate::openai::{Tool, Tools};
 use crate::openapi::{Described, Reply, schema};
 use crate::reading::Calls;
@@ -131,8 +131,10 @@ async fn detokenize(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
 async fn apply_template(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let body: TemplateBody = strict::parse(&call.body)?;
     let model = app.models.get(body.model.as_deref()).await?;
+    let messages = for_template(body.messages, DeveloperRole::of(&model))?;
     let conversation = Conversation {
-        messages: for_template(body.messages, DeveloperRole::of(&model))?,
+        turn: Turn::after(&messages),
+        messages,
         tools: Tools::new(body.tools, None)?,
         calls: Calls::Several,
         variables: body.chat_template_kwargs.unwrap_or_default(),
