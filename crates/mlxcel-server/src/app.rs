@@ -9,6 +9,7 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::model::{Models, Source};
 use crate::routes::Store;
+use crate::trace::Exporter;
 
 pub struct App {
     pub config: Config,
@@ -18,6 +19,8 @@ pub struct App {
     pub lifecycle: Lifecycle,
     /// Answers that clients may go on from.
     pub responses: Store,
+    /// Where traces go, if they are wanted.
+    pub exporter: Option<Arc<Exporter>>,
 }
 
 impl App {
@@ -30,6 +33,7 @@ impl App {
         }
         let models = Arc::new(Models::new(source, config.keeping.clone(), Arc::clone(&metrics)));
         let responses = Store::new(config.limits.stored);
-        Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default(), responses })
+        let exporter = config.otlp.as_ref().map(Exporter::start).transpose()?.map(Arc::new);
+        Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default(), responses, exporter })
     }
 }

@@ -23,6 +23,17 @@ pub struct Config {
     pub sampling: Defaults,
     /// Models that are in memory at once, and how long.
     pub keeping: Keeping,
+    /// Where traces are sent, if they are wanted.
+    pub otlp: Option<Otlp>,
+}
+
+/// A collector of traces that speaks OTLP over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Otlp {
+    /// The address without `/v1/traces`.
+    pub endpoint: String,
+    /// The name under which traces are kept.
+    pub service: String,
 }
 
 /// Where the server listens.

@@ -29,6 +29,8 @@ pub enum ServerError {
     Threads { source: std::io::Error },
     #[error("signals cannot be handled: {source}")]
     Signals { source: std::io::Error },
+    #[error("'{endpoint}' is no address of a collector; give --otlp-endpoint one like http://localhost:4318")]
+    OtlpEndpoint { endpoint: String },
     #[error("{reason}")]
     Load { reason: String },
     #[error(

@@ -23,6 +23,7 @@ use crate::lifecycle::Phase;
 use crate::metrics::milliseconds;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::routes::{self, Access, Call, Route};
+use crate::trace::{self, Span};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -51,9 +52,11 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let route = route_name(request.extensions().get());
     let origin = request.headers().get(header::ORIGIN).cloned();
     request.extensions_mut().insert(id.clone());
+    let exporter = app.exporter.as_ref();
+    let span = exporter.and_then(|exporter| Span::begin(exporter, &method, route, request.headers()));
     let mut response = match check(&app, &request) {
         Ok(Checked::Preflight) => cors::preflight(),
-        Ok(Checked::Admitted) => next.run(request).await,
+        Ok(Checked::Admitted) => trace::within(span.clone(), next.run(request)).await,
         Err(refusal) => refusal.respond(Dialect::of(&path)),
     };
     cors::allow(&app.config.cors_origins, origin.as_ref(), response.headers_mut());
@@ -62,6 +65,9 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     }
     let status = response.status().as_u16();
     app.metrics.answered(route, status);
+    if let Some(span) = span {
+        span.answered(status, &id.0);
+    }
     let ms = milliseconds(started.elapsed());
     tracing::info!(id = %id.0, %method, %path, status, ms, "answered");
     response

@@ -22,6 +22,7 @@ use crate::app::App;
 use crate::model::{Admission, Lost, Model, NotAdmitted, Ticket, Update, What};
 use crate::order::Order;
 use crate::refusal::{Kind, Refusal};
+use crate::trace::{self, Span};
 use choice::Choice;
 use constraint::GrammarConstraint;
 
@@ -38,6 +39,8 @@ pub struct Generation {
     /// Set where answers may take only so long.
     deadline: Option<Pin<Box<Sleep>>>,
     is_broken: bool,
+    /// Is told what came of it.
+    span: Option<Arc<Span>>,
 }
 
 impl Generation {
@@ -66,6 +69,7 @@ impl Generation {
             ahead: None,
             deadline,
             is_broken: false,
+            span: trace::current(),
         })
     }
 
@@ -129,6 +133,9 @@ impl Generation {
     fn break_off(&mut self, refusal: Refusal) -> Refusal {
         self.is_broken = true;
         self.tickets.clear();
+        if let Some(span) = self.span.as_ref().filter(|_| refusal.kind.status().is_server_error()) {
+            span.fail();
+        }
         refusal
     }
 
@@ -160,6 +167,14 @@ impl Generation {
             self.usage.ended();
         }
         Ok(())
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if let Some(span) = &self.span {
+            span.made(&self.usage.made_by(&self.model.id));
+        }
     }
 }
 

@@ -27,9 +27,10 @@ mod server;
 mod sse;
 mod strict;
 mod tls;
+mod trace;
 mod wire;
 
-pub use config::{Config, Limits, Listen, TlsFiles};
+pub use config::{Config, Limits, Listen, Otlp, TlsFiles};
 pub use error::ServerError;
 pub use keys::read_keys;
 pub use lifecycle::{Lifecycle, Phase};

@@ -105,7 +105,7 @@ fn operation(
         Reply::Json(schema) => json!({"application/json": {"schema": schema(answers)}}),
         Reply::JsonOrEvents(schema) => json!({
             "application/json": {"schema": schema(answers)},
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {},
         }),
         Reply::Text(kind) => json!({kind: {"schema": {"type": "string"}}}),
     };

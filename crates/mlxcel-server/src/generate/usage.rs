@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::metrics::milliseconds;
+use crate::trace::Made;
 
 /// Tokens and moments of one request.
 #[derive(Clone, Debug)]
@@ -72,6 +73,19 @@ impl Usage {
 
     pub fn total(&self) -> usize {
         self.prompt + self.made
+    }
+
+    /// What a trace tells of it.
+    pub fn made_by<'a>(&self, model: &'a str) -> Made<'a> {
+        Made {
+            model,
+            started: self.started,
+            first_token: self.first_token,
+            ended: self.end,
+            prompt_tokens: self.prompt,
+            cached_tokens: self.cached,
+            new_tokens: self.made,
+        }
     }
 
     pub fn timings(&self) -> Timings {

@@ -11,7 +11,8 @@ use serde_json::json;
 use crate::client::read_answer;
 use crate::house::{House, Plan, Rooms, wait};
 
-fn bind(config: Config) -> Result<Server, ServerError> {
+/// A server that is not run.
+pub fn bind(config: Config) -> Result<Server, ServerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(Server::bind(config, Rooms::empty()))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use mlxcel_server::{Config, Defaults, First, Keeping, Limits, Listen, TlsFiles};
+use mlxcel_server::{Config, Defaults, First, Keeping, Limits, Listen, Otlp, TlsFiles};
 
 use crate::cli::{FetchArgs, SamplingArgs, TypeArgs};
 use crate::embed::PoolingName;
@@ -114,6 +114,9 @@ pub struct Serve {
     /// What is written to the log.
     #[arg(long, value_enum, default_value_t, help_heading = "Log")]
     pub log_level: LogLevel,
+    /// Send traces of requests to this collector, by OTLP over HTTP [default: what OTEL_EXPORTER_OTLP_ENDPOINT says].
+    #[arg(long, value_name = "URL", help_heading = "Log")]
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -169,7 +172,16 @@ impl Serve {
             limits: self.limits(),
             sampling: self.defaults(),
             keeping: self.keeping(),
+            otlp: self.otlp(),
         })
+    }
+
+    /// By the flag, or by the variables that OpenTelemetry has for it; an empty one is as good as none.
+    fn otlp(&self) -> Option<Otlp> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let endpoint = self.otlp_endpoint.clone().or_else(|| variable("OTEL_EXPORTER_OTLP_ENDPOINT"))?;
+        let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "mlxcel".to_string());
+        Some(Otlp { endpoint, service })
     }
 
     fn limits(&self) -> Limits {
