@@ -37,6 +37,12 @@ enum Chore {
         #[arg(value_parser = ["mlx"])]
         engine: String,
     },
+    /// Ask a server for everything, for long, and see that it holds no more than before.
+    Soak {
+        /// How long.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+    },
     /// Compare speeds with another runtime on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -57,6 +63,7 @@ fn main() -> ExitCode {
         Chore::Test { arguments } => suite::run(&arguments),
         Chore::Fetch { name } => mlx::fetch(&name).map(|path| println!("{}", path.display())),
         Chore::Shim { engine: _ } => mlx::shim().map(|path| println!("{}", path.display())),
+        Chore::Soak { minutes } => suite::soak(minutes),
         Chore::Bench(bench) => bench::run(&bench),
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),

@@ -44,6 +44,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     shell::run(command)
 }
 
+/// Runs the server's soak for so long; `run` does it for less than a minute.
+pub(crate) fn soak(minutes: u64) -> Result<()> {
+    let mut command =
+        shell::cargo(&["test", "--package", "mlxcel-server", "--test", "soak", "--", "--nocapture"]);
+    command.env("MLXCEL_SOAK_SECONDS", (minutes * 60).to_string());
+    shell::run(command)
+}
+
 /// Each variable with what it says already, or with the path in the cache.
 fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
     let hub = Hub::new(Settings::from_env()?, Stderr::new());

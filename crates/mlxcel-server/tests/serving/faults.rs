@@ -1,4 +1,4 @@
-//! Faults at the seam, and clients that go: only what is concerned fails, and everything is given back.
+//! Faults at the seam: only what is concerned fails, and everything is given back.
 
 use std::io::Read as _;
 use std::sync::atomic::Ordering;
@@ -84,57 +84,6 @@ fn a_model_that_computes_nan_is_reported() {
     assert_eq!(answer.status, 500);
     assert!(answer.text().contains("NaN"), "{}", answer.text());
     house.faults.computes_nan.store(false, Ordering::SeqCst);
-    house.assert_sound();
-}
-
-/// Clients that go while they wait for the gate: one is being computed, the others are in the queue.
-#[test]
-fn a_client_that_goes_gives_everything_back() {
-    let mut plan = Plan::default();
-    plan.limits.sequences_max = 2;
-    let house = House::build(plan);
-    for (stream, gone) in [(true, 6.0), (false, 12.0)] {
-        // The gate closes in the middle of the first two answers.
-        house.faults.close_gate();
-        let clients: Vec<_> = (0..6).map(|_| house.client.begin_post(CHAT, &endless(stream))).collect();
-        wait(|| house.metric("mlxcel_http_connections") >= 7.0, || "all are here".to_string());
-        house.faults.let_pass(4);
-        wait(
-            || {
-                house.metric("mlxcel_requests_running{") == 2.0
-                    && house.metric("mlxcel_requests_waiting{") == 4.0
-            },
-            || house.client.get("/metrics").text(),
-        );
-        assert!(house.metric("mlxcel_kv_blocks_used{") > 0.0);
-        drop(clients);
-        // Far fewer steps than the answers would take.
-        let cancelled = || house.metric("mlxcel_requests_cancelled_total{");
-        wait(
-            || {
-                house.faults.let_pass(1);
-                cancelled() == gone
-            },
-            || format!("{} of {gone} are cancelled", cancelled()),
-        );
-        house.faults.open_gate();
-        house.wait_for("mlxcel_requests_running{", 0.0);
-        house.wait_for("mlxcel_requests_waiting{", 0.0);
-        house.wait_for("mlxcel_kv_blocks_used{", 0.0);
-        house.assert_sound();
-    }
-}
-
-#[test]
-fn a_client_that_goes_in_the_middle_of_its_prompt_gives_everything_back() {
-    let house = House::new();
-    house.faults.close_gate();
-    let body = json!({"messages": [{"role": "user", "content": "x".repeat(400) + "5"}]});
-    let client = house.client.begin_post(CHAT, &body);
-    wait(|| house.metric("mlxcel_http_connections") >= 1.0, || "a connection".to_string());
-    drop(client);
-    house.faults.open_gate();
-    house.wait_for("mlxcel_kv_blocks_used{", 0.0);
     house.assert_sound();
 }
 

@@ -29,6 +29,7 @@ pub const CONTEXT: usize = 512;
 pub struct Plan {
     pub config: Config,
     pub limits: SchedLimits,
+    pub context: usize,
     /// The names of models; `embedder` makes vectors.
     pub models: Vec<&'static str>,
 }
@@ -47,7 +48,7 @@ impl Default for Plan {
         let mut config = Config { listen, ..Config::default() };
         config.keeping.first = First::WhenAsked;
         config.sampling.temperature = 0.0;
-        Plan { config, limits, models: vec!["script"] }
+        Plan { config, limits, context: CONTEXT, models: vec!["script"] }
     }
 }
 
@@ -82,8 +83,9 @@ impl House {
 
     pub fn cold_with(plan: Plan, arrange: impl FnOnce(&Rooms)) -> Self {
         let faults = Arc::<Faults>::default();
-        let Plan { config, limits, models } = plan;
-        let rooms = Self::rooms(Arc::clone(&faults), limits, models);
+        let Plan { config, limits, context, models } = plan;
+        let rooms = Rooms { limits, context, models, ..Rooms::new(Arc::clone(&faults)) };
+        let rooms = Arc::new(rooms);
         arrange(&rooms);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("threads");
@@ -97,17 +99,6 @@ impl House {
         });
         let client = Client { address: address.replace("http://", ""), key };
         House { client, faults, rooms, lifecycle, address, done: Some(done), runtime: Some(runtime) }
-    }
-
-    fn rooms(faults: Arc<Faults>, limits: SchedLimits, models: Vec<&'static str>) -> Arc<Rooms> {
-        Arc::new(Rooms {
-            faults,
-            limits,
-            models,
-            loads: AtomicUsize::new(0),
-            door: Mutex::new(()),
-            refuses_to_load: AtomicBool::new(false),
-        })
     }
 
     /// Waits until the server has ended.
@@ -170,6 +161,7 @@ pub fn wait(is_done: impl Fn() -> bool, complaint: impl Fn() -> String) {
 pub struct Rooms {
     faults: Arc<Faults>,
     limits: SchedLimits,
+    context: usize,
     models: Vec<&'static str>,
     pub loads: AtomicUsize,
     /// Held while a load is to take long.
@@ -198,7 +190,7 @@ impl Source for Rooms {
             family: "script".to_string(),
             engine: "script".to_string(),
             device: "none".to_string(),
-            context: CONTEXT,
+            context: self.context,
             vocab_size: VOCABULARY,
             parallel: self.limits.sequences_max,
             queue: self.limits.queue_max,
@@ -212,18 +204,30 @@ impl Source for Rooms {
 impl Rooms {
     /// Where no model is asked for.
     pub fn empty() -> Arc<Self> {
-        House::rooms(Arc::default(), Plan::default().limits, Vec::new())
+        Arc::new(Self::new(Arc::default()))
+    }
+
+    fn new(faults: Arc<Faults>) -> Self {
+        Rooms {
+            faults,
+            limits: Plan::default().limits,
+            context: CONTEXT,
+            models: Vec::new(),
+            loads: AtomicUsize::new(0),
+            door: Mutex::new(()),
+            refuses_to_load: AtomicBool::new(false),
+        }
     }
 
     fn make_runner(&self) -> mlxcel_server::MakeRunner {
-        let (faults, limits) = (Arc::clone(&self.faults), self.limits);
+        let (faults, limits, max_context) = (Arc::clone(&self.faults), self.limits, self.context);
         Box::new(move || {
             if faults.cannot_start.load(Ordering::SeqCst) {
                 return Err(LoadError { reason: "the device is lost".to_string() });
             }
             faults.engines_made.fetch_add(1, Ordering::SeqCst);
             let traits = Traits {
-                max_context: CONTEXT,
+                max_context,
                 vocab_size: VOCABULARY,
                 is_recurrent: false,
                 keeps_cache: true,
