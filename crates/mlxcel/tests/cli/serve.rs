@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 
 use crate::real_models::model;
-use crate::support::{mlxcel, run};
+use crate::support::{ModelCopy, mlxcel, run};
 
 /// A server on a free port, and its address.
 fn start(arguments: &[&str]) -> (Child, String) {
@@ -75,4 +75,35 @@ fn smollm2_answers_over_http_and_the_process_ends_when_it_is_asked_to() {
     let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
     assert!(killed.success());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+/// The log goes to a disk that is full, and whoever read the output is gone.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let model = ModelCopy::with_chat();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let port = free.port().to_string();
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    for (stdout, stderr) in [(Stdio::from(full()), Stdio::from(full())), (Stdio::null(), Stdio::from(writer))]
+    {
+        let mut command = mlxcel(&["serve", "--port", &port, "-m", model.argument(), "--log-level", "debug"]);
+        let mut child = command.stdout(stdout).stderr(stderr).spawn().expect("the binary runs");
+        let begun = std::time::Instant::now();
+        while TcpStream::connect(free).is_err() {
+            assert!(child.try_wait().expect("a state").is_none(), "it goes on");
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it listens");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let body = r#"{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}"#;
+        for _ in 0..3 {
+            let answer = ask(&free.to_string(), "POST", "/v1/chat/completions", body);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        let pid = child.id().to_string();
+        std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    }
 }
