@@ -210,7 +210,7 @@ fn traceparent(header: &str) -> Option<(Place, Sampled)> {
 }
 
 fn new_trace() -> u128 {
-    u128::from(new_id()) << 64 | u128::from(new_id())
+    (u128::from(new_id()) << 64) | u128::from(new_id())
 }
 
 /// All zeros would mean none.

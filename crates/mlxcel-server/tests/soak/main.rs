@@ -67,7 +67,7 @@ fn soak(house: &House, time: Duration, seed: u64) -> usize {
         for number in 0..CLIENTS {
             let (is_over, asked) = (&is_over, &asked);
             scope.spawn(move || {
-                let mut choice = traffic::Choice::new(seed << 32 | number as u64);
+                let mut choice = traffic::Choice::new((seed << 32) | number as u64);
                 while !is_over.load(Ordering::Relaxed) {
                     traffic::ask(client, faults, &mut choice);
                     asked.fetch_add(1, Ordering::Relaxed);
