@@ -217,6 +217,50 @@ const fn mlx_wheel(
     Folder { package: Package { registry, name, version, file, size, sha256 }, path: "", save_as: "mlx" }
 }
 
+/// XLA's plugin for the processor (Apache-2.0), on the machines whose wheel is pinned.
+pub const XLA_CPU: Option<Folder<'static>> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
+    None
+} else if cfg!(target_arch = "x86_64") {
+    Some(xla_cpu(
+        "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
+        63_461_052,
+        "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+    ))
+} else if cfg!(target_arch = "aarch64") {
+    Some(xla_cpu(
+        "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_aarch64.whl",
+        49_514_947,
+        "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
+    ))
+} else {
+    None
+};
+
+const fn xla_cpu(file: &'static str, size: u64, sha256: &'static str) -> Folder<'static> {
+    let (registry, name, version) = (Registry::Python, "xla-cpu-pjrt", "0.0.1");
+    let package = Package { registry, name, version, file, size, sha256 };
+    Folder { package, path: "xla_plugins/xla_cpu_pjrt/", save_as: "xla-cpu" }
+}
+
+/// XLA's plugin for CUDA 13 (Apache-2.0). It needs NVIDIA's libraries beside it, which Python's packages bring.
+pub const XLA_CUDA13: Option<Folder<'static>> =
+    if cfg!(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")) {
+        Some(Folder {
+            package: Package {
+                registry: Registry::Python,
+                name: "jax-cuda13-pjrt",
+                version: "0.11.2",
+                file: "jax_cuda13_pjrt-0.11.2-py3-none-manylinux_2_27_x86_64.whl",
+                size: 134_162_640,
+                sha256: "e5ff589d43064913bb74027682d89639c7ea48f9f81c2bae6fc75117e913f93e",
+            },
+            path: "jax_plugins/xla_cuda13/",
+            save_as: "xla-cuda13",
+        })
+    } else {
+        None
+    };
+
 /// Which client speaks for a package, and which archive format it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registry {
@@ -306,7 +350,7 @@ mod tests {
 
     #[test]
     fn every_folder_is_a_well_formed_pin() {
-        for folder in CORPORA.into_iter().chain(XLLAMACPP) {
+        for folder in CORPORA.into_iter().chain(XLLAMACPP).chain(XLA_CPU).chain(XLA_CUDA13) {
             let digest = folder.package.sha256;
             assert!(
                 digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')),

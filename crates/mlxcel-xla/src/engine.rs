@@ -1,0 +1,86 @@
+//! The engine: what it is, how a graph becomes a program, and the modules that a program would run.
+
+use std::sync::Arc;
+
+use mlxcel_engine::buckets::{Buckets, Ladder};
+use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
+use mlxcel_ir::{Bindings, Graph, Op, Type};
+
+use crate::emit::{EmitOptions, Module, emit};
+use crate::error::XlaError;
+use crate::executor::Executor;
+use crate::lower::{StepKind, lower, select_outputs};
+use crate::program::XlaProgram;
+
+/// Tokens in a block of the KV cache.
+const BLOCK_SIZE: usize = 16;
+
+/// The least context that steps are compiled for, in blocks.
+const PAGES_LEAST: usize = 16;
+
+/// How steps are cut and padded. More buckets waste less and compile more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XlaOptions {
+    pub buckets: Buckets,
+}
+
+impl Default for XlaOptions {
+    fn default() -> Self {
+        let buckets = Buckets {
+            sequences: Ladder { least: 1 },
+            tokens: Ladder { least: 32 },
+            pages: Ladder { least: PAGES_LEAST },
+            sequences_max: 256,
+        };
+        XlaOptions { buckets }
+    }
+}
+
+/// Runs graphs through XLA. A clone shares the device.
+#[derive(Clone)]
+pub struct XlaEngine {
+    executor: Arc<dyn Executor>,
+    options: XlaOptions,
+}
+
+impl XlaEngine {
+    pub fn new(executor: Arc<dyn Executor>, options: XlaOptions) -> Self {
+        XlaEngine { executor, options }
+    }
+}
+
+/// What is asked of the device, whatever the graph.
+pub(crate) fn emit_options(is_cpu: bool) -> EmitOptions {
+    EmitOptions { narrow_products: !is_cpu }
+}
+
+/// The module that a step of these sizes and outputs runs.
+pub fn module(graph: &Graph, sizes: &Bindings, outputs: &[&str], kind: StepKind) -> Result<Module, XlaError> {
+    let graph = select_outputs(graph, outputs)?;
+    emit(&lower(&graph, sizes, kind)?, emit_options(!kind.narrow_attention))
+}
+
+impl Engine for XlaEngine {
+    fn caps(&self) -> Caps {
+        let threads = if self.executor.is_cpu() {
+            std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+        } else {
+            1
+        };
+        Caps { name: crate::NAME, device: self.executor.device(), block_size: BLOCK_SIZE, threads }
+    }
+
+    fn native(&self, op: &Op, _: &[Type]) -> bool {
+        matches!(op, Op::PagedAttention(_) | Op::ArgMax { .. } | Op::ExpertLinear { .. } | Op::Sample)
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        weights: &dyn WeightSource,
+        dims: &Bindings,
+    ) -> Result<Box<dyn Program>, EngineError> {
+        let graph = mlxcel_ir::passes::optimize(graph)?;
+        Ok(Box::new(XlaProgram::new(self.executor.clone(), self.options, graph, (weights, dims))?))
+    }
+}

@@ -1,0 +1,333 @@
+//! A graph with its weights and states on the device, and a compiled module for each bucket of steps that has come up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mlxcel_engine::buckets::{Split, split};
+use mlxcel_engine::weights::Bytes;
+use mlxcel_engine::{EngineError, Feeds, Program, Ticket, WeightSource, load_pieces};
+use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, Op, ScatterMode, Type};
+
+use crate::emit::{Argument, Module, emit, sizes};
+use crate::engine::{XlaOptions, emit_options, module};
+use crate::error::XlaError;
+use crate::executor::{Buffer, Executable, Executor};
+use crate::lower::{Packing, StepKind};
+use crate::pack;
+
+/// Sizes of pools are rounded up, so that pools of about the same size share compiled modules, unless outputs show them.
+const BLOCKS_STEP: usize = 64;
+const SLOTS_STEP: usize = 8;
+
+pub(crate) struct XlaProgram {
+    executor: Arc<dyn Executor>,
+    options: XlaOptions,
+    graph: Graph,
+    /// As the caller bound them, and as the states are.
+    dims: Bindings,
+    pool: Bindings,
+    weights: BTreeMap<String, Buffer>,
+    states: BTreeMap<String, State>,
+    compiled: HashMap<Key, Arc<Compiled>>,
+    flying: BTreeMap<u64, Flying>,
+    next: u64,
+}
+
+struct State {
+    ty: Type,
+    buffer: Buffer,
+}
+
+/// What a module was compiled for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    sizes: Bindings,
+    outputs: Vec<String>,
+    kind: StepKind,
+}
+
+struct Compiled {
+    module: Module,
+    executable: Arc<dyn Executable>,
+}
+
+/// A step in flight.
+struct Flying {
+    split: Option<Split>,
+    outputs: Vec<String>,
+    parts: Vec<Part>,
+}
+
+/// The outputs of a sub-step on the device.
+struct Part {
+    compiled: Arc<Compiled>,
+    /// One for each distinct output.
+    results: Vec<Buffer>,
+}
+
+impl XlaProgram {
+    pub(crate) fn new(
+        executor: Arc<dyn Executor>,
+        options: XlaOptions,
+        graph: Graph,
+        (source, dims): (&dyn WeightSource, &Bindings),
+    ) -> Result<Self, EngineError> {
+        let mut pool = dims.clone();
+        for (name, step) in [("blocks", BLOCKS_STEP), ("slots", SLOTS_STEP)] {
+            let shows =
+                |(_, v): &(String, _)| graph.ty(*v).shape.iter().any(|d| d.symbols().any(|s| s == name));
+            if let Some(n) = pool.get_mut(name).filter(|_| !graph.outputs().iter().any(shows)) {
+                *n = n.next_multiple_of(step);
+            }
+        }
+        let mut weights = BTreeMap::new();
+        for (_, node) in graph.weights() {
+            upload(&*executor, &node.op, source, &mut weights)?;
+        }
+        let states = zeros(&*executor, &graph, &pool)?;
+        let (compiled, flying) = (HashMap::new(), BTreeMap::new());
+        let dims = dims.clone();
+        let program =
+            XlaProgram { executor, options, graph, dims, pool, weights, states, compiled, flying, next: 0 };
+        program.check()?;
+        Ok(program)
+    }
+
+    /// Lowers the graph once, at small sizes, so that nothing can turn out to be unsupported later.
+    fn check(&self) -> Result<(), EngineError> {
+        let mut sizes = self.pool.clone();
+        for symbol in self.graph.symbols() {
+            sizes.entry(symbol.to_string()).or_insert(1);
+        }
+        let outputs: Vec<&str> = self.graph.outputs().iter().map(|(n, _)| n.as_str()).collect();
+        // Sizes of one may be too small for a slice of a fixed graph; only what cannot be written counts.
+        match module(&self.graph, &sizes, &outputs, StepKind::default()) {
+            Err(e @ XlaError::Unsupported { .. }) => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn compiled(&mut self, key: Key) -> Result<Arc<Compiled>, EngineError> {
+        if let Some(known) = self.compiled.get(&key) {
+            return Ok(known.clone());
+        }
+        let outputs: Vec<&str> = key.outputs.iter().map(String::as_str).collect();
+        let module = module(&self.graph, &key.sizes, &outputs, key.kind)?;
+        let executable = self.executor.compile(&describe(&key), &module.text)?;
+        let compiled = Arc::new(Compiled { module, executable });
+        self.compiled.insert(key, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Starts a step whose sizes are those of the feeds.
+    fn start(
+        &mut self,
+        feeds: &Feeds,
+        (sizes, is_split): (Bindings, bool),
+        outputs: &[String],
+    ) -> Result<Part, EngineError> {
+        let is_greedy = feeds
+            .get("temperature")
+            .is_some_and(|t| t.to_vec::<f32>().is_some_and(|t| t.iter().all(|t| *t <= 0.0)));
+        let narrow_attention = !self.executor.is_cpu();
+        let kind = StepKind { is_split, is_greedy, narrow_attention };
+        let sizes = sizes.into_iter().chain(self.pool.clone()).collect();
+        let compiled = self.compiled(Key { sizes, outputs: outputs.to_vec(), kind })?;
+        let mut inputs = vec![];
+        for argument in &compiled.module.arguments {
+            if let Argument::Input(name) = argument {
+                let t = feeds.get(name).ok_or_else(|| EngineError::MissingFeed { name: name.clone() })?;
+                inputs.push(self.executor.upload(t.dtype(), t.shape(), Bytes::copied(&[t.bytes()]))?);
+            }
+        }
+        let mut fed = inputs.iter();
+        let arguments = compiled.module.arguments.iter().map(|argument| match argument {
+            Argument::Weight(name) => &self.weights[name],
+            Argument::State(name) => &self.states[name].buffer,
+            Argument::Input(_) => fed.next().expect("every input was uploaded"),
+        });
+        let mut results = compiled.executable.run(&arguments.collect::<Vec<_>>())?;
+        let outputs = results.split_off(compiled.module.updates.len());
+        for (name, buffer) in compiled.module.updates.iter().zip(results) {
+            self.states.get_mut(name).expect("updates are of declared states").buffer = buffer;
+        }
+        Ok(Part { compiled, results: outputs })
+    }
+
+    fn copy_entries(&mut self, axis: &str, from: &[i32], to: &[i32]) -> Result<(), EngineError> {
+        let first = |ty: &Type| ty.shape.first().and_then(|d| d.as_symbol()) == Some(axis);
+        let names: Vec<String> =
+            self.states.iter().filter(|(_, s)| first(&s.ty)).map(|(n, _)| n.clone()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let b = Builder::new();
+        let n = from.len();
+        let from_in = b.input("from", DType::I32, mlxcel_ir::shape![n]);
+        let to_in = b.input("to", DType::I32, mlxcel_ir::shape![n]);
+        for name in &names {
+            let ty = &self.states[name].ty;
+            let shape = ty.shape.iter().map(|d| d.bind(&self.pool)).collect();
+            let state = b.state(name, ty.dtype, shape);
+            b.update(name, state.scatter(to_in, state.gather(from_in, 0), ScatterMode::Set));
+        }
+        let module = emit(&b.finish()?, emit_options(self.executor.is_cpu()))?;
+        let executable = self.executor.compile("a copy of state entries", &module.text)?;
+        let index = |v: &[i32]| {
+            self.executor.upload(DType::I32, &[n], Bytes::copied(&[HostTensor::new(&[n], v).bytes()]))
+        };
+        let (from, to) = (index(from)?, index(to)?);
+        let arguments = module.arguments.iter().map(|a| match a {
+            Argument::State(name) => &self.states[name].buffer,
+            Argument::Input(name) if name == "from" => &from,
+            _ => &to,
+        });
+        let results = executable.run(&arguments.collect::<Vec<_>>())?;
+        for (name, buffer) in module.updates.iter().zip(results) {
+            self.states.get_mut(name).expect("only states are updated").buffer = buffer;
+        }
+        Ok(())
+    }
+}
+
+fn describe(key: &Key) -> String {
+    let size = |s: &str| key.sizes.get(s).copied().unwrap_or(0);
+    format!(
+        "a step of {} tokens of {} sequences in {} blocks each",
+        size("tokens"),
+        size("sequences"),
+        size("pages")
+    )
+}
+
+/// Puts a weight's arrays on the device.
+fn upload(
+    executor: &dyn Executor,
+    op: &Op,
+    source: &dyn WeightSource,
+    to: &mut BTreeMap<String, Buffer>,
+) -> Result<(), EngineError> {
+    let Op::Weight { name, dtype, shape, .. } = op else { return Ok(()) };
+    let pieces = load_pieces(op, source)?;
+    let shape = sizes(&Type::new(*dtype, shape.clone()))?;
+    if !dtype.is_quant() {
+        let bytes = match pieces.as_slice() {
+            [one] => one.parts[0].clone(),
+            many => Bytes::copied(&many.iter().map(|p| &*p.parts[0]).collect::<Vec<_>>()),
+        };
+        to.insert(name.clone(), executor.upload(*dtype, &shape, bytes)?);
+        return Ok(());
+    }
+    let mut arrays = pack::arrays(*dtype, &pieces).into_iter();
+    let mut next = || arrays.next().expect("a packing has as many arrays as it lists");
+    match Packing::of(*dtype) {
+        None => {
+            to.insert(format!("{name}.decoded"), executor.upload(pack::DECODED, &shape, next())?);
+        }
+        Some(packing) => {
+            for (suffix, dtype, sizes) in packing.arrays(&shape) {
+                to.insert(format!("{name}.{suffix}"), executor.upload(dtype, &sizes, next())?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The states as zeros, made on the device.
+fn zeros(
+    executor: &dyn Executor,
+    graph: &Graph,
+    pool: &Bindings,
+) -> Result<BTreeMap<String, State>, EngineError> {
+    let b = Builder::new();
+    let mut found = vec![];
+    for (_, node) in graph.states() {
+        let Op::State { name, dtype, shape } = &node.op else { continue };
+        let unbound =
+            |d: &mlxcel_ir::Dim| EngineError::Unbound { what: format!("state '{name}'"), dim: d.to_string() };
+        let fixed = shape.iter().map(|d| d.eval(pool).map(Into::into).ok_or_else(|| unbound(d)));
+        b.output(name, b.scalar_of(*dtype, 0.0).broadcast(fixed.collect::<Result<_, _>>()?));
+        found.push((name.clone(), node.types[0].clone()));
+    }
+    if found.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let module = emit(&b.finish()?, emit_options(executor.is_cpu()))?;
+    let buffers = executor.compile("empty states", &module.text)?.run(&[])?;
+    Ok(found.into_iter().zip(buffers).map(|((name, ty), buffer)| (name, State { ty, buffer })).collect())
+}
+
+impl Program for XlaProgram {
+    fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
+        let sizes = feeds.bind(&self.graph, &self.dims)?;
+        for name in outputs {
+            if !self.graph.outputs().iter().any(|(n, _)| n == name) {
+                return Err(EngineError::UnknownOutput { name: name.to_string() });
+            }
+        }
+        let names: Vec<String> = outputs.iter().map(|n| n.to_string()).collect();
+        let parted = split(&self.graph, feeds, &sizes, &self.options.buckets);
+        let mut parts = vec![];
+        match &parted {
+            None => parts.push(self.start(feeds, (sizes, false), &names)?),
+            Some(split) => {
+                for step in &split.steps {
+                    let (padded, sizes) = step.pad(&self.graph, &self.options.buckets);
+                    parts.push(self.start(&padded, (sizes, true), &names)?);
+                }
+            }
+        }
+        self.next += 1;
+        self.flying.insert(self.next, Flying { split: parted, outputs: names, parts });
+        Ok(Ticket(self.next))
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>, EngineError> {
+        let step = self.flying.remove(&ticket.0).ok_or(EngineError::UnknownTicket { ticket: ticket.0 })?;
+        let mut distinct: Vec<&String> = vec![];
+        for name in &step.outputs {
+            if !distinct.contains(&name) {
+                distinct.push(name);
+            }
+        }
+        let place = |name: &String| distinct.iter().position(|n| *n == name).expect("it was just put there");
+        let read = |part: &Part| -> Result<Vec<HostTensor>, EngineError> {
+            let all =
+                part.results.iter().zip(&part.compiled.module.outputs).map(|(buffer, (dtype, sizes))| {
+                    let mut bytes = vec![0; dtype.storage_bytes(sizes).unwrap_or(0)];
+                    buffer.read(&mut bytes)?;
+                    Ok(HostTensor::from_bytes(*dtype, sizes.clone(), bytes)
+                        .expect("sized for its type and shape"))
+                });
+            let all = all.collect::<Result<Vec<_>, XlaError>>()?;
+            Ok(step.outputs.iter().map(|name| all[place(name)].clone()).collect())
+        };
+        let mut parts = step.parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let Some(split) = &step.split else { return Ok(parts.remove(0)) };
+        let names: Vec<&str> = step.outputs.iter().map(String::as_str).collect();
+        Ok(split.join(&self.graph, &names, parts))
+    }
+
+    fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
+        let count = self.dims.get(axis).copied().unwrap_or(0);
+        let bad = pairs.iter().flat_map(|(a, b)| [*a, *b]).find(|&i| i as usize >= count);
+        if let Some(index) = bad {
+            return Err(EngineError::StateIndex { axis: axis.to_string(), index, count });
+        }
+        // One after the other is the same as all at once, from where each entry's content was at first.
+        let mut origin: BTreeMap<u32, u32> = BTreeMap::new();
+        for (from, to) in pairs {
+            let source = origin.get(from).copied().unwrap_or(*from);
+            origin.insert(*to, source);
+        }
+        let (mut to, mut from): (Vec<i32>, Vec<i32>) =
+            origin.iter().map(|(to, from)| (*to as i32, *from as i32)).unzip();
+        if to.is_empty() {
+            return Ok(());
+        }
+        let size = to.len().next_power_of_two();
+        to.resize(size, -1);
+        from.resize(size, 0);
+        self.copy_entries(axis, &from, &to)
+    }
+}
