@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod clients;
+mod fetch;
 mod golden;
 mod mlx;
 mod python;
@@ -30,7 +31,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Stage a pinned package in the cache and print its folder: mlx-cpu, mlx-cuda13, mlx-metal.
+    /// Stage a pinned package in the cache and print its folder: mlx-cpu, mlx-cuda13, mlx-metal, xla-cpu,
+    /// xla-cuda13.
     Fetch { name: String },
     /// Compile the library between an engine and what it loads, and print its path: mlx.
     Shim {
@@ -61,7 +63,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
         Chore::Test { arguments } => suite::run(&arguments),
-        Chore::Fetch { name } => mlx::fetch(&name).map(|path| println!("{}", path.display())),
+        Chore::Fetch { name } => fetch::run(&name).map(|path| println!("{}", path.display())),
         Chore::Shim { engine: _ } => mlx::shim().map(|path| println!("{}", path.display())),
         Chore::Soak { minutes } => suite::soak(minutes),
         Chore::Bench(bench) => bench::run(&bench),

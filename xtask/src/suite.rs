@@ -6,7 +6,7 @@ use std::{env, path::PathBuf};
 use anyhow::{Context as _, Result};
 use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
 
-use crate::{clients, mlx, shell};
+use crate::{clients, fetch, mlx, shell};
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
@@ -17,6 +17,9 @@ const MINILM_VARIABLE: &str = "MLXCEL_TEST_MINILM";
 
 /// The variable by which tests find the Python package of llama.cpp.
 const XLLAMACPP_VARIABLE: &str = "MLXCEL_TEST_XLLAMACPP";
+
+/// The variable by which tests find XLA's plugin for the processor.
+const XLA_CPU_VARIABLE: &str = "MLXCEL_TEST_XLA_CPU";
 
 /// The variables by which tests find the folders of [`CORPORA`], in the same order.
 const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
@@ -64,7 +67,7 @@ fn fetched() -> Result<Vec<(&'static str, PathBuf)>> {
     let minilm = found(MINILM_VARIABLE, MINILM.save_as, || hub.fetch_folder(&MINILM));
     let minilm = minilm.map(|path| (MINILM_VARIABLE, path));
     let clients = clients::found()?.into_iter().chain(mlx::found()?).map(Ok);
-    models.chain(corpora).chain([minilm]).chain(llama_cpp(&hub)).chain(clients).collect()
+    models.chain(corpora).chain([minilm]).chain(llama_cpp(&hub)).chain(xla(&hub)).chain(clients).collect()
 }
 
 /// llama.cpp for this machine, if there is one.
@@ -77,6 +80,15 @@ fn llama_cpp(hub: &Hub) -> Option<Result<(&'static str, PathBuf)>> {
     };
     let path = found(XLLAMACPP_VARIABLE, folder.package.name, || hub.fetch_folder(&folder));
     Some(path.map(|path| (XLLAMACPP_VARIABLE, path)))
+}
+
+/// XLA's plugin for the processor, if there is one for this machine.
+fn xla(hub: &Hub) -> Option<Result<(&'static str, PathBuf)>> {
+    let path = match env::var_os(XLA_CPU_VARIABLE) {
+        Some(path) => Ok(path.into()),
+        None => fetch::xla_cpu(hub)?.context("set MLXCEL_TEST_XLA_CPU to XLA's plugin, or"),
+    };
+    Some(path.map(|path| (XLA_CPU_VARIABLE, path)))
 }
 
 fn found(variable: &str, what: &str, fetch: impl FnOnce() -> mlxcel_hub::Result<PathBuf>) -> Result<PathBuf> {

@@ -26,6 +26,11 @@ impl Hub {
             Ok(staged)
         })
     }
+
+    /// The path of the folder, if it is in the cache.
+    pub fn kept_folder(&self, folder: &Folder<'_>) -> Option<PathBuf> {
+        Some(self.cache.place(&folder.package, folder.save_as)).filter(|place| place.is_dir())
+    }
 }
 
 /// Writes the regular files of the folder below `to`; links and devices are left out.

@@ -43,7 +43,7 @@ pub use kept::{Kept, Place};
 pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
     ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, MLX_BUILDS, MLX_VERSION, Member, Package, Pinned,
-    Registry, SMOLLM2, STORIES15M, XLLAMACPP, mlx,
+    Registry, SMOLLM2, STORIES15M, XLA_CPU, XLA_CUDA13, XLLAMACPP, mlx,
 };
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;
