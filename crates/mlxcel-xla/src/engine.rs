@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mlxcel_engine::buckets::{Buckets, Ladder};
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
+use mlxcel_ir::passes::{Folded, fold_weights, join_linears, optimize};
 use mlxcel_ir::{Bindings, Graph, Op, Type};
 
 use crate::emit::{EmitOptions, Module, emit};
@@ -80,7 +81,14 @@ impl Engine for XlaEngine {
         weights: &dyn WeightSource,
         dims: &Bindings,
     ) -> Result<Box<dyn Program>, EngineError> {
-        let graph = mlxcel_ir::passes::optimize(graph)?;
-        Ok(Box::new(XlaProgram::new(self.executor.clone(), self.options, graph, (weights, dims))?))
+        let graph = optimize(graph)?;
+        // On the processor weights are used where they lie; an accelerator gains more from fewer, larger products.
+        let is_packed = graph.weights().any(|(_, node)| node.types[0].dtype.is_quant());
+        let parts = if self.executor.is_cpu() || is_packed {
+            Folded { graph, load: Graph::default() }
+        } else {
+            fold_weights(&join_linears(&graph)?)?
+        };
+        Ok(Box::new(XlaProgram::new(self.executor.clone(), self.options, parts, (weights, dims))?))
     }
 }

@@ -12,7 +12,7 @@ pub mod pjrt;
 mod program;
 
 pub use emit::{Argument, EmitOptions, Module, emit};
-pub use engine::{XlaEngine, XlaOptions};
+pub use engine::{XlaEngine, XlaOptions, module};
 pub use error::XlaError;
 pub use executor::{Buffer, DeviceArray, Executable, Executor};
 pub use find::{Device, ExecutorName, Search, plugin};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mlxcel_engine::buckets::{Split, split};
 use mlxcel_engine::weights::Bytes;
 use mlxcel_engine::{EngineError, Feeds, Program, Ticket, WeightSource, load_pieces};
+use mlxcel_ir::passes::Folded;
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, Op, ScatterMode, Type};
 
 use crate::emit::{Argument, Module, emit, sizes};
@@ -69,7 +70,7 @@ impl XlaProgram {
     pub(crate) fn new(
         executor: Arc<dyn Executor>,
         options: XlaOptions,
-        graph: Graph,
+        Folded { graph, load }: Folded,
         (source, dims): (&dyn WeightSource, &Bindings),
     ) -> Result<Self, EngineError> {
         let mut pool = dims.clone();
@@ -80,7 +81,7 @@ impl XlaProgram {
                 *n = n.next_multiple_of(step);
             }
         }
-        let mut weights = BTreeMap::new();
+        let mut weights = fold(&*executor, &load, source)?;
         for (_, node) in graph.weights() {
             upload(&*executor, &node.op, source, &mut weights)?;
         }
@@ -200,7 +201,32 @@ fn describe(key: &Key) -> String {
     )
 }
 
-/// Puts a weight's arrays on the device.
+/// Computes on the device, once, what depends on weights only. The weights themselves are let go.
+fn fold(
+    executor: &dyn Executor,
+    load: &Graph,
+    source: &dyn WeightSource,
+) -> Result<BTreeMap<String, Buffer>, EngineError> {
+    if load.outputs().is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut weights = BTreeMap::new();
+    for (_, node) in load.weights() {
+        upload(executor, &node.op, source, &mut weights)?;
+    }
+    let names: Vec<&str> = load.outputs().iter().map(|(name, _)| name.as_str()).collect();
+    let kind = StepKind { narrow_attention: !executor.is_cpu(), ..StepKind::default() };
+    let module = module(load, &Bindings::new(), &names, kind)?;
+    let arguments = module.arguments.iter().map(|argument| match argument {
+        Argument::Weight(name) => &weights[name],
+        other => unreachable!("loading has weights only, not {other:?}"),
+    });
+    let executable = executor.compile("the folding of weights", &module.text)?;
+    let results = executable.run(&arguments.collect::<Vec<_>>())?;
+    Ok(names.into_iter().map(str::to_string).zip(results).collect())
+}
+
+/// Puts a weight's arrays on the device, unless they are there.
 fn upload(
     executor: &dyn Executor,
     op: &Op,
@@ -208,6 +234,9 @@ fn upload(
     to: &mut BTreeMap<String, Buffer>,
 ) -> Result<(), EngineError> {
     let Op::Weight { name, dtype, shape, .. } = op else { return Ok(()) };
+    if to.contains_key(name) {
+        return Ok(());
+    }
     let pieces = load_pieces(op, source)?;
     let shape = sizes(&Type::new(*dtype, shape.clone()))?;
     if !dtype.is_quant() {

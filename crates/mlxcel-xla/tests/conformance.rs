@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use conformance::models::{
     Depth, F32_TOLERANCE, Fixture, check_batched, check_bf16, check_family, check_greedy, fixtures,
 };
+use conformance::ops::{self, Group};
 use mlxcel_engine::buckets::{Buckets, Ladder};
 use mlxcel_xla::pjrt::{Effort, PjrtExecutor, PjrtOptions};
 use mlxcel_xla::{XlaEngine, XlaOptions};
@@ -85,6 +86,26 @@ fn every_block_format_of_gguf_equals_its_dequantised_weights() {
     check_greedy(&processor(), &fixture, usize::MAX, F32_TOLERANCE);
 }
 
-conformance::ops_suite!(ops, processor());
-conformance::embeddings_suite!(embeddings, processor());
-conformance::scheduled_suite!(scheduled, processor());
+#[test]
+fn ops_agree_with_torch_and_keep_the_rules_of_the_seam() {
+    ops::against_torch(&processor()).assert_clean();
+    ops::seam(&processor()).assert_clean();
+}
+
+/// The groups whose forms are this engine's own; the others are primitives that torch has judged.
+#[test]
+fn ops_agree_with_the_reference() {
+    for group in [Group::Packed, Group::Paged, Group::Choice, Group::Control] {
+        ops::against_reference(&processor(), group).assert_clean();
+    }
+}
+
+#[test]
+fn bert_gives_the_embeddings_of_transformers() {
+    conformance::embeddings::check_bert(&processor());
+}
+
+#[test]
+fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
+    conformance::scheduled::check_seeds(&processor());
+}
