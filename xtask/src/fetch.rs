@@ -8,8 +8,7 @@ use mlxcel_hub::{Folder, Hub, MLX_BUILDS, Settings, Stderr, XLA_CPU, XLA_CUDA13}
 use crate::mlx;
 
 /// What can be fetched, and what it is on this machine.
-const PACKAGES: [(&str, Option<Folder<'static>>); 2] =
-    [("xla-cpu", XLA_CPU), ("xla-cuda13", XLA_CUDA13)];
+const PACKAGES: [(&str, Option<Folder<'static>>); 2] = [("xla-cpu", XLA_CPU), ("xla-cuda13", XLA_CUDA13)];
 
 /// Stages the named package and returns its folder.
 pub(crate) fn run(name: &str) -> Result<PathBuf> {
