@@ -2,6 +2,7 @@
 
 #include "abi.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -124,6 +125,10 @@ mlxcel_context* mlxcel_context_new(int32_t kind) {
   return guarded<mlxcel_context*>(nullptr, [&] {
     auto d = device(kind);
     if (!mx::is_available(d)) throw std::runtime_error("this MLX has no such device");
+    // Where f32 is asked for, f32 is computed: MLX takes tf32 for matrices on a GPU unless it is told not to.
+#if defined(__unix__) || defined(__APPLE__)
+    setenv("MLX_ENABLE_TF32", "0", 0);
+#endif
     // On the processor fusing would call a C++ compiler for each kernel, for seconds each.
     if (d == mx::Device::cpu) mx::set_compile_mode(mx::CompileMode::no_fuse);
     return new mlxcel_context{Builder(mx::new_stream(d))};
