@@ -45,8 +45,10 @@ impl Exporter {
 
     pub fn send(&self, record: Record) {
         let records = self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // One that does not fit is lost: a request must not wait for a collector.
-        let _ = records.as_ref().map(|records| records.try_send(record));
+        if let Some(records) = &*records {
+            // One that does not fit is lost: a request must not wait for a collector.
+            let _ = records.try_send(record);
+        }
     }
 }
 
