@@ -5,6 +5,7 @@ mod check;
 mod clients;
 mod fetch;
 mod golden;
+mod kernels;
 mod mlx;
 mod python;
 mod shell;
@@ -52,6 +53,12 @@ enum Chore {
     Check,
     /// Check the rules that compilers do not: layers, sizes, names, left-over markers, links.
     Tidy,
+    /// Compile the kernels of the CUDA engine (needs neither a GPU nor a CUDA toolkit).
+    Kernels {
+        /// One target instead of all, such as `sm_90a`.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// Make the golden fixtures again with Hugging Face transformers (needs Python).
     Golden {
         /// Model families, or `all`.
@@ -69,6 +76,7 @@ fn main() -> ExitCode {
         Chore::Bench(bench) => bench::run(&bench),
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),
+        Chore::Kernels { only } => kernels::run(only.as_deref()),
         Chore::Golden { families } => golden::run(&families),
     };
     if let Err(error) = result {

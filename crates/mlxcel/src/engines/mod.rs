@@ -11,6 +11,7 @@ use mlxcel_weights::Checkpoint;
 use crate::cli::{Precision, TypeArgs};
 
 pub mod cpu;
+pub mod cuda;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Engine")]
@@ -26,12 +27,15 @@ pub struct EngineArgs {
     pub threads: Option<u16>,
     #[command(flatten)]
     pub cpu: cpu::CpuArgs,
+    #[command(flatten)]
+    pub cuda: cuda::CudaArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineName {
     #[default]
     Cpu,
+    Cuda,
     Reference,
 }
 
@@ -55,6 +59,7 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
             only_the_processor(arguments)?;
             Ok(Box::new(cpu::open(&arguments.cpu, threads)?))
         }
+        EngineName::Cuda => Ok(Box::new(cuda::open(&arguments.cuda, arguments.device.as_deref())?)),
         EngineName::Reference => {
             only_the_processor(arguments)?;
             if threads.is_some_and(|n| n > 1) || arguments.cpu.simd.is_some() {
@@ -119,5 +124,5 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
         simd: "none".to_string(),
         cores: caps.threads,
     };
-    Ok(cpu::list(threads)?.into_iter().chain([reference]).collect())
+    Ok(cpu::list(threads)?.into_iter().chain(cuda::list()).chain([reference]).collect())
 }

@@ -12,7 +12,6 @@ mod stateful;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use mlxcel_engine::Feeds;
 use mlxcel_ir::{DType, HostTensor, Shape, Tensor};
@@ -29,8 +28,7 @@ struct Fixture {
 impl Fixture {
     /// A fixture that cannot be read is a broken checkout.
     fn open(group: &'static str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../fixtures/ops/{group}.safetensors"));
+        let path = crate::models::fixtures("ops").join(format!("{group}.safetensors"));
         let file = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let header = safetensors::parse_header(&file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let tensor = |(name, info): (String, mlxcel_weights::TensorInfo)| {

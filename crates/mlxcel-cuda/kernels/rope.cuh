@@ -1,0 +1,28 @@
+// Rotations, alone or together with what is written to the cache.
+#pragma once
+#include "base.cuh"
+
+struct Rope {
+    const void* x;
+    void* y;
+    const void* positions;
+    const float* frequencies;
+    i64 token_stride;
+    // Of the frequencies: zero if all tokens share them.
+    i64 frequency_stride;
+    u32 tokens, heads, width, half;
+    u32 type, position_type;
+    u32 interleaved;
+    float scale;
+};
+
+// The two elements of pair `j` of a head, rotated.
+DEVICE void rotated(const Rope& p, u32 t, u32 head, u32 j, float position, u32& first, u32& second, float& a, float& b) {
+    float sine, cosine;
+    sincosf(position * p.frequencies[t * p.frequency_stride + j], &sine, &cosine);
+    sine *= p.scale, cosine *= p.scale;
+    first = p.interleaved ? 2 * j : j, second = p.interleaved ? 2 * j + 1 : j + p.half;
+    u64 from = (u64)t * p.token_stride + head * p.width;
+    float u = load_main(p.x, p.type, from + first), v = load_main(p.x, p.type, from + second);
+    a = u * cosine - v * sine, b = v * cosine + u * sine;
+}

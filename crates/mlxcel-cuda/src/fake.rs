@@ -1,0 +1,311 @@
+//! A driver that remembers what it was asked and fails where a test wants it to. It computes nothing: memory of the device
+//! is only counted, and what comes back from it is zero.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex};
+
+use crate::driver::{Address, Attribute, Driver, Handle, Shape};
+use crate::error::{CudaError, Result};
+
+#[derive(Default)]
+pub(crate) struct Record {
+    /// How often each call was made.
+    pub(crate) calls: BTreeMap<&'static str, usize>,
+    /// What is not given back.
+    pub(crate) blocks: BTreeMap<Address, u64>,
+    pub(crate) pinned: BTreeMap<usize, Vec<u64>>,
+    pub(crate) handles: usize,
+}
+
+/// Shared with the test, which looks at it afterwards.
+pub(crate) type Shared = Arc<Mutex<Record>>;
+
+pub(crate) struct Fake {
+    pub(crate) record: Shared,
+    /// The call that fails, and from which time on.
+    pub(crate) fails: Option<(&'static str, usize)>,
+    pub(crate) memory: u64,
+    pub(crate) capability: (i32, i32),
+}
+
+impl Fake {
+    pub(crate) fn new(record: &Shared) -> Self {
+        Fake { record: record.clone(), fails: None, memory: 1 << 30, capability: (9, 0) }
+    }
+
+    fn note(&self, call: &'static str) -> Result<std::sync::MutexGuard<'_, Record>> {
+        let mut record = self.record.lock().unwrap();
+        let count = record.calls.entry(call).or_insert(0);
+        *count += 1;
+        if self.fails.is_some_and(|(name, from)| name == call && *count >= from) {
+            return Err(CudaError::Call { call, code: 999, name: "CUDA_ERROR_UNKNOWN".to_string() });
+        }
+        Ok(record)
+    }
+
+    fn handle(&self, call: &'static str) -> Result<Handle> {
+        let mut record = self.note(call)?;
+        record.handles += 1;
+        Ok(record.handles)
+    }
+}
+
+impl Driver for Fake {
+    fn version(&self) -> Result<i32> {
+        self.note("version").map(|_| 13000)
+    }
+    fn device_count(&self) -> Result<usize> {
+        self.note("device_count").map(|_| 1)
+    }
+    fn device_name(&self, _: i32) -> Result<String> {
+        self.note("device_name").map(|_| "Fake GPU".to_string())
+    }
+    fn attribute(&self, _: i32, attribute: Attribute) -> Result<i32> {
+        self.note("attribute")?;
+        Ok(match attribute {
+            Attribute::Major => self.capability.0,
+            Attribute::Minor => self.capability.1,
+            Attribute::Multiprocessors => 4,
+            Attribute::SharedMemoryMax => 227 << 10,
+            Attribute::MemoryClockKilohertz => 1000,
+            Attribute::BusBits => 64,
+        })
+    }
+    fn total_memory(&self, _: i32) -> Result<u64> {
+        self.note("total_memory").map(|_| self.memory)
+    }
+    fn retain_context(&self, _: i32) -> Result<Handle> {
+        self.handle("retain_context")
+    }
+    fn release_context(&self, _: i32) -> Result<()> {
+        self.note("release_context").map(drop)
+    }
+    fn make_current(&self, _: Handle) -> Result<()> {
+        self.note("make_current").map(drop)
+    }
+    fn memory(&self) -> Result<(u64, u64)> {
+        self.note("memory").map(|_| (self.memory, self.memory))
+    }
+    fn allocate(&self, bytes: u64) -> Result<Address> {
+        let mut record = self.note("allocate")?;
+        record.handles += 1;
+        let at = (record.handles as u64) << 32;
+        record.blocks.insert(at, bytes);
+        Ok(at)
+    }
+    fn free(&self, at: Address) -> Result<()> {
+        self.note("free")?.blocks.remove(&at).expect("only what was allocated is freed");
+        Ok(())
+    }
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8> {
+        let mut record = self.note("allocate_host")?;
+        let mut memory = vec![0u64; bytes.div_ceil(8)];
+        let at = memory.as_mut_ptr();
+        record.pinned.insert(at.addr(), memory);
+        Ok(at.cast())
+    }
+    fn free_host(&self, at: *mut u8) -> Result<()> {
+        self.note("free_host")?.pinned.remove(&at.addr()).expect("only what was allocated is freed");
+        Ok(())
+    }
+    fn clear(&self, _: Address, _: u64, _: Handle) -> Result<()> {
+        self.note("clear").map(drop)
+    }
+    fn upload(&self, _: Address, _: *const u8, _: u64, _: Handle) -> Result<()> {
+        self.note("upload").map(drop)
+    }
+    fn download(&self, to: *mut u8, _: Address, bytes: u64, _: Handle) -> Result<()> {
+        self.note("download")?;
+        // SAFETY: the engine gives room for as many bytes as it asks for.
+        unsafe { to.write_bytes(0, bytes as usize) };
+        Ok(())
+    }
+    fn copy(&self, _: Address, _: Address, _: u64, _: Handle) -> Result<()> {
+        self.note("copy").map(drop)
+    }
+    fn create_stream(&self) -> Result<Handle> {
+        self.handle("create_stream")
+    }
+    fn wait_stream(&self, _: Handle) -> Result<()> {
+        self.note("wait_stream").map(drop)
+    }
+    fn destroy_stream(&self, _: Handle) -> Result<()> {
+        self.note("destroy_stream").map(drop)
+    }
+    fn create_event(&self) -> Result<Handle> {
+        self.handle("create_event")
+    }
+    fn record_event(&self, _: Handle, _: Handle) -> Result<()> {
+        self.note("record_event").map(drop)
+    }
+    fn wait_event(&self, _: Handle) -> Result<()> {
+        self.note("wait_event").map(drop)
+    }
+    fn destroy_event(&self, _: Handle) -> Result<()> {
+        self.note("destroy_event").map(drop)
+    }
+    fn load_module(&self, image: &[u8]) -> Result<Handle> {
+        assert_eq!(image.last(), Some(&0), "text ends in a zero");
+        self.handle("load_module")
+    }
+    fn unload_module(&self, _: Handle) -> Result<()> {
+        self.note("unload_module").map(drop)
+    }
+    fn function(&self, _: Handle, _: &CStr) -> Result<Handle> {
+        self.handle("function")
+    }
+    fn allow_shared(&self, _: Handle, _: u32) -> Result<()> {
+        self.note("allow_shared").map(drop)
+    }
+    fn launch(&self, _: Handle, shape: Shape, arguments: &[&[u8]], _: Handle) -> Result<()> {
+        assert!(!shape.grid.contains(&0) && !arguments.is_empty());
+        self.note("launch").map(drop)
+    }
+    fn begin_capture(&self, _: Handle) -> Result<()> {
+        self.note("begin_capture").map(drop)
+    }
+    fn end_capture(&self, _: Handle) -> Result<Handle> {
+        self.handle("end_capture")
+    }
+    fn launch_graph(&self, _: Handle, _: Handle) -> Result<()> {
+        self.note("launch_graph").map(drop)
+    }
+    fn destroy_graph(&self, _: Handle) -> Result<()> {
+        self.note("destroy_graph").map(drop)
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::driver::Loaded;
+    use crate::engine::{CudaEngine, CudaOptions};
+    use mlxcel_engine::weights::WeightTensor;
+    use mlxcel_engine::{Engine, EngineError, Feeds, WeightSource};
+    use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, shape};
+
+    struct Ones;
+
+    impl WeightSource for Ones {
+        fn tensor(&self, _: &str) -> std::result::Result<WeightTensor, EngineError> {
+            Ok(WeightTensor::from_host(HostTensor::new(&[8, 8], &[1f32; 64])))
+        }
+    }
+
+    /// A linear layer whose result is added to a state.
+    fn layer() -> Graph {
+        let b = Builder::new();
+        let x = b.input("x", DType::F32, shape!["tokens", 8]);
+        let w = b.weight("w", DType::F32, &[8, 8]);
+        let total = b.state("total", DType::F32, shape!["slots", 8]);
+        let y = x.linear(w, None);
+        b.output("y", y);
+        b.update("total", total + y.reduce(mlxcel_ir::ReduceOp::Sum, &[0]));
+        b.finish().unwrap()
+    }
+
+    /// Opens, compiles, runs three steps, copies a state, and lets go of everything.
+    fn everything(driver: Fake) -> std::result::Result<(), EngineError> {
+        let engine = CudaEngine::with_driver(Box::new(driver), CudaOptions::default())?;
+        let dims = Bindings::from([("slots".to_string(), 1)]);
+        let mut program = engine.compile(&layer(), &Ones, &dims)?;
+        let mut feeds = Feeds::new();
+        feeds.insert("x", HostTensor::new(&[1, 8], &[0.5f32; 8]));
+        for _ in 0..3 {
+            let ticket = program.submit(&feeds, &["y"])?;
+            assert_eq!(program.collect(ticket)?[0].shape(), [1, 8]);
+        }
+        program.copy_state("slots", &[(0, 0)])
+    }
+
+    #[test]
+    fn everything_that_was_taken_is_given_back() {
+        let record = Shared::default();
+        everything(Fake::new(&record)).unwrap();
+        let record = record.lock().unwrap();
+        assert!(record.blocks.is_empty() && record.pinned.is_empty());
+        let count = |call: &str| record.calls.get(call).copied().unwrap_or(0);
+        assert_eq!(count("create_event"), count("destroy_event"));
+        assert_eq!((count("end_capture"), count("launch_graph")), (1, 2));
+        assert_eq!((count("destroy_graph"), count("release_context")), (1, 1));
+    }
+
+    #[test]
+    fn every_call_that_fails_is_named_and_nothing_is_leaked() {
+        let record = Shared::default();
+        everything(Fake::new(&record)).unwrap();
+        let calls: Vec<(&str, usize)> = record.lock().unwrap().calls.iter().map(|(c, n)| (*c, *n)).collect();
+        assert!(calls.len() > 20, "{calls:?}");
+        // Failing to let go of something is nobody's error.
+        let letting_go =
+            ["free", "free_host", "unload_module", "destroy_stream", "destroy_graph", "release_context"];
+        for (call, times) in calls {
+            for from in [1, times] {
+                let record = Shared::default();
+                let result = everything(Fake { fails: Some((call, from)), ..Fake::new(&record) });
+                if letting_go.contains(&call) {
+                    continue;
+                }
+                let error = result.err();
+                let late = error.is_none() && from > 1;
+                let named = error.as_ref().is_some_and(|e| e.to_string().contains(call));
+                assert!(late || named, "{call} at {from}: {error:?}");
+                let record = record.lock().unwrap();
+                assert!(record.blocks.is_empty() && record.pinned.is_empty(), "{call} at {from} leaks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_refused_before_it_is_loaded() {
+        let record = Shared::default();
+        let driver = Box::new(Fake::new(&record));
+        let engine =
+            CudaEngine::with_driver(driver, CudaOptions { memory: Some(1000), ..CudaOptions::default() });
+        let dims = Bindings::from([("slots".to_string(), 100)]);
+        let refused = engine.unwrap().compile(&layer(), &Ones, &dims).err().unwrap();
+        assert_eq!(
+            refused.to_string(),
+            "3456 bytes are needed for 256 bytes of weights and 3200 bytes of state, but 1000 of the 1000 bytes given to the \
+             engine are free"
+        );
+        assert_eq!(record.lock().unwrap().calls.get("allocate"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_said_in_full() {
+        let texts = [
+            CudaError::NoDriver { library: "libcuda.so.1", reason: "not found".to_string() },
+            CudaError::OldDriver { call: "cuLaunchKernelEx", version: 11040 },
+            CudaError::UnknownDevice { index: 2, count: 1 },
+            CudaError::OldDevice { name: "Tesla V100".to_string(), capability: (7, 0) },
+        ];
+        let texts = texts.map(|e| e.to_string());
+        assert_eq!(
+            texts,
+            [
+                "there is no NVIDIA driver on this machine: libcuda.so.1 could not be loaded (not found); install the \
+                 driver, or use another engine",
+                "the NVIDIA driver is too old: it has no cuLaunchKernelEx and supports CUDA 11.4; install a driver for CUDA \
+                 12.3 or later",
+                "there is no CUDA device 2: the driver finds 1",
+                "Tesla V100 has compute capability 7.0: the engine needs 8.0 or later",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_no_driver() {
+        let error = Loaded::open_named("libno-such-driver.so").err().unwrap();
+        assert!(matches!(error, CudaError::NoDriver { library: "libno-such-driver.so", .. }), "{error}");
+    }
+
+    #[test]
+    fn an_old_device_is_refused() {
+        let record = Shared::default();
+        let driver = Box::new(Fake { capability: (7, 5), ..Fake::new(&record) });
+        let error = CudaEngine::with_driver(driver, CudaOptions::default()).err().unwrap();
+        assert!(matches!(error, CudaError::OldDevice { capability: (7, 5), .. }));
+    }
+}

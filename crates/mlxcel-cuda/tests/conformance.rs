@@ -1,0 +1,94 @@
+//! The suite that every engine passes, on the CUDA engine, one check after the other on one device. A machine without an
+//! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them.
+#![allow(clippy::print_stdout, reason = "this is a program that reports")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use conformance::models::{Depth, check_bf16, check_family, check_gguf, fixtures};
+use conformance::ops::{self, Group};
+use conformance::{embeddings, scheduled};
+use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
+
+type Check<'a> = (String, Box<dyn Fn() + 'a>);
+
+fn main() -> ExitCode {
+    let engine = match CudaEngine::new(CudaOptions::default()) {
+        Ok(engine) => engine,
+        Err(error @ (CudaError::NoDriver { .. } | CudaError::NoDevice)) => {
+            println!("the conformance suite did not run: {error}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            println!("the engine does not open: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
+    let (mut passed, mut failed) = (0, vec![]);
+    for (name, check) in checks(&engine).iter().filter(|(name, _)| chosen(name)) {
+        if catch_unwind(AssertUnwindSafe(check)).is_ok() {
+            passed += 1;
+            println!("ok      {name}");
+        } else {
+            println!("FAILED  {name}");
+            failed.push(name.clone());
+        }
+    }
+    println!("{:?}: {passed} checks passed, {} failed: {failed:?}", engine.device().name, failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Every check by its name.
+fn checks(engine: &CudaEngine) -> Vec<Check<'_>> {
+    let mut all: Vec<Check<'_>> = vec![];
+    for group in Group::ALL {
+        let check = move || ops::against_reference(engine, group).assert_clean();
+        all.push((format!("ops agree with the reference on {group:?}"), Box::new(check)));
+    }
+    all.push(("ops agree with torch".into(), Box::new(|| ops::against_torch(engine).assert_clean())));
+    all.push(("the rules of the seam are kept".into(), Box::new(|| ops::seam(engine).assert_clean())));
+    for family in families() {
+        let name = format!("the family {family} answers as transformers does");
+        all.push((name, Box::new(move || check_family(engine, &family, Depth::Full))));
+    }
+    for family in ["llama", "qwen3"] {
+        let name = format!("activations in bf16 of {family}");
+        all.push((name, Box::new(move || check_bf16(engine, family))));
+    }
+    for file in files() {
+        let name = format!("the file {file}.gguf equals its safetensors");
+        all.push((name, Box::new(move || check_gguf(engine, &file))));
+    }
+    all.push(("embeddings of bert".into(), Box::new(|| embeddings::check_bert(engine))));
+    all.push(("embeddings of decoders".into(), Box::new(|| embeddings::check_decoders(engine))));
+    all.push(("every kind of model, scheduled".into(), Box::new(|| scheduled::check_every_kind(engine))));
+    all.push(("preempted models, scheduled".into(), Box::new(|| scheduled::check_preempted(engine))));
+    all.push(("seeds, scheduled".into(), Box::new(|| scheduled::check_seeds(engine))));
+    all.push(("guesses, scheduled".into(), Box::new(|| scheduled::check_guesses(engine))));
+    all
+}
+
+/// The decoders among the fixtures.
+fn families() -> Vec<String> {
+    let folders = std::fs::read_dir(fixtures("golden")).expect("fixtures are there");
+    let folders = folders.map(|f| f.expect("a readable entry").path()).filter(|p| p.join("f32").is_dir());
+    let mut names: Vec<String> =
+        folders.filter_map(|p| p.file_name().map(|n| n.to_string_lossy().into_owned())).collect();
+    names.retain(|n| n != "bert");
+    names.sort();
+    names
+}
+
+/// The GGUF files that have what transformers computed beside them.
+fn files() -> Vec<String> {
+    let entries = std::fs::read_dir(fixtures("gguf")).expect("fixtures are there");
+    let paths = entries.map(|f| f.expect("a readable entry").path());
+    let stems =
+        paths.filter(|p| p.extension().is_some_and(|e| e == "gguf") && p.with_extension("json").exists());
+    let mut names: Vec<String> =
+        stems.filter_map(|p| p.file_stem().map(|n| n.to_string_lossy().into_owned())).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,102 @@
+//! The engine that runs on NVIDIA GPUs, and its arguments.
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
+
+use super::Listed;
+use crate::report::in_words;
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct CudaArgs {
+    /// Memory of the GPU that the cuda engine may take, such as 20GB or 12GiB [default: what is free, less headroom].
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub gpu_memory: Option<u64>,
+}
+
+/// A number of bytes with a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    let refuse = || format!("'{text}' is no size; give one such as 20GB, 12GiB or 800MB");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "mib" => f64::from(1 << 20),
+        "gib" => f64::from(1 << 30),
+        _ => return Err(refuse()),
+    };
+    let number: f64 = number.parse().map_err(|_| refuse())?;
+    let total = number * scale;
+    if total.is_finite() && total >= 1.0 { Ok(total as u64) } else { Err(refuse()) }
+}
+
+/// `cuda`, `cuda:0`, `cuda:1`, …
+fn index(device: Option<&str>) -> Result<usize> {
+    let Some(device) = device else { return Ok(0) };
+    match device.strip_prefix("cuda") {
+        Some("") => Ok(0),
+        Some(rest) => {
+            let number = rest.strip_prefix(':').and_then(|n| n.parse().ok());
+            number.with_context(|| format!("there is no device '{device}'; give --device cuda or cuda:N"))
+        }
+        None => bail!("the cuda engine has no device '{device}'; give --device cuda or cuda:N"),
+    }
+}
+
+pub fn open(arguments: &CudaArgs, device: Option<&str>) -> Result<CudaEngine> {
+    let options = CudaOptions { device: index(device)?, memory: arguments.gpu_memory };
+    Ok(CudaEngine::new(options)?)
+}
+
+/// The GPUs of this machine; none without a driver.
+pub fn list() -> Vec<Listed> {
+    match mlxcel_cuda::devices() {
+        Ok(devices) => {
+            let listed = devices.into_iter().enumerate().map(|(i, d)| Listed {
+                engine: "cuda",
+                device: format!("cuda:{i}"),
+                description: format!(
+                    "{}, {}, {} multiprocessors, CUDA {}.{}",
+                    d.name,
+                    in_words(d.memory, "B"),
+                    d.multiprocessors,
+                    d.driver_version / 1000,
+                    d.driver_version % 1000 / 10
+                ),
+                simd: format!("sm_{}{}", d.capability.0, d.capability.1),
+                cores: 1,
+            });
+            listed.collect()
+        }
+        Err(CudaError::NoDriver { .. } | CudaError::NoDevice) => vec![],
+        Err(error) => {
+            crate::say(&format!("note: {error}"));
+            vec![]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("20GB"), Ok(20_000_000_000));
+        assert_eq!(bytes("1.5GiB"), Ok(1_610_612_736));
+        for bad in ["", "GB", "-1GB", "3parsecs", "0"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn devices_are_numbered() {
+        assert_eq!(index(None).unwrap(), 0);
+        assert_eq!(index(Some("cuda")).unwrap(), 0);
+        assert_eq!(index(Some("cuda:3")).unwrap(), 3);
+        assert!(index(Some("cuda:x")).is_err());
+        assert!(index(Some("cpu")).is_err());
+    }
+}
