@@ -61,9 +61,8 @@ impl Lower<'_> {
         p = p.int(type_code(out.dtype)).int(code.instructions.len());
         let dense = strides(&shape);
         for i in 0..INPUTS_MAX {
-            p = match x.get(i) {
-                Some(v) => {
-                    let s = &spread[i];
+            p = match x.get(i).zip(spread.get(i)) {
+                Some((v, s)) => {
                     let places = shape.iter().zip(s.iter().zip(&dense));
                     let same = places.clone().all(|(&n, (a, b))| n == 1 || a == b);
                     let single = places.clone().all(|(&n, (a, _))| n == 1 || *a == 0);

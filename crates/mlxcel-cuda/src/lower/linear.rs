@@ -161,7 +161,7 @@ impl Lower<'_> {
 
     fn decode(&mut self, out: &View, w: &Matrix, ids: Option<&View>) -> Result<()> {
         let cols = w.shape.last().copied().unwrap_or(1);
-        let rows = if cols == 0 { 0 } else { out.elements() / cols };
+        let rows = out.elements().checked_div(cols).unwrap_or(0);
         let limit = w.shape[..w.shape.len().saturating_sub(1)].iter().product::<usize>();
         let p = self.weight_params(Params::new(), w).view(out).view_or_null(ids);
         let p =
@@ -505,7 +505,7 @@ impl Job<'_> {
 
 fn product(job: &Job<'_>) -> Product {
     let dtype = job.x.dtype;
-    let aligned = job.k % 8 == 0 && job.stride % 8 == 0 && job.x.offset % 8 == 0;
+    let aligned = job.k.is_multiple_of(8) && job.stride % 8 == 0 && job.x.offset % 8 == 0;
     if !matches!(dtype, DType::BF16 | DType::F16) || !aligned {
         return Product::Rows(dtype);
     }
