@@ -1,6 +1,6 @@
 //! An open device: its driver, context, stream, kernels and the memory it may use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,8 @@ pub(crate) struct Context {
     context: Handle,
     pub(crate) stream: Handle,
     pub(crate) facts: Facts,
-    /// Modules with their images, in which kernels are looked up by name.
-    modules: Vec<(Handle, Vec<u8>)>,
+    /// Modules with the names of their kernels.
+    modules: Vec<(Handle, BTreeSet<String>)>,
     /// Kernels by name, with the shared memory they may be started with.
     functions: Mutex<HashMap<String, (Handle, u32)>>,
     /// Bytes that the engine may take, and those it has.
@@ -92,7 +92,7 @@ impl Context {
             // The driver wants text to end in a zero.
             image.push(0);
             let module = opened.driver.load_module(&image)?;
-            opened.modules.push((module, image));
+            opened.modules.push((module, images::names(&image)));
         }
         Ok(opened)
     }
@@ -110,7 +110,7 @@ impl Context {
             None => {
                 let missing = || CudaError::Kernels { reason: format!("there is no kernel '{name}'") };
                 let module =
-                    self.modules.iter().find(|(_, image)| images::holds(image, name)).ok_or_else(missing)?;
+                    self.modules.iter().find(|(_, names)| names.contains(name)).ok_or_else(missing)?;
                 (self.driver.function(module.0, &c_name(name)?)?, SHARED_ALWAYS)
             }
         };
