@@ -43,6 +43,9 @@ pub struct Inspect {
     /// Print each op with the engine's choice, its bytes and flops for one token.
     #[arg(long)]
     pub plan: bool,
+    /// Print the StableHLO module that the xla engine runs for one token behind a context of 256.
+    #[arg(long, conflicts_with_all = ["graph", "plan", "json"])]
+    pub stablehlo: bool,
     #[command(flatten)]
     pub types: TypeArgs,
     /// The engine whose memory or plan is shown.
@@ -85,6 +88,8 @@ pub fn run(options: &Inspect) -> Result<ExitCode> {
     let loaded = Loaded { checkpoint, model };
     let text = if options.graph {
         loaded.model.graph.to_string()
+    } else if options.stablehlo {
+        engines::xla::stablehlo(&loaded.model.graph)?
     } else if options.plan {
         // What an engine is given: without dead code, with residuals fused into norms.
         let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;

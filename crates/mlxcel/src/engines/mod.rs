@@ -12,12 +12,13 @@ use crate::cli::{Precision, TypeArgs};
 
 pub mod cpu;
 pub mod cuda;
+pub mod xla;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// What computes; `reference` is for checking the others on tiny models.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, env = "MLXCEL_BACKEND", hide_env = true, default_value_t)]
     pub engine: EngineName,
     /// Where it computes, one of those that `mlxcel devices` lists for the engine [default: the engine's first].
     #[arg(long)]
@@ -29,6 +30,8 @@ pub struct EngineArgs {
     pub cpu: cpu::CpuArgs,
     #[command(flatten)]
     pub cuda: cuda::CudaArgs,
+    #[command(flatten)]
+    pub xla: xla::XlaArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -36,6 +39,7 @@ pub enum EngineName {
     #[default]
     Cpu,
     Cuda,
+    Xla,
     Reference,
 }
 
@@ -60,6 +64,7 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
             Ok(Box::new(cpu::open(&arguments.cpu, threads)?))
         }
         EngineName::Cuda => Ok(Box::new(cuda::open(&arguments.cuda, arguments.device.as_deref())?)),
+        EngineName::Xla => Ok(Box::new(xla::open(&arguments.xla, arguments.device.as_deref())?)),
         EngineName::Reference => {
             only_the_processor(arguments)?;
             if threads.is_some_and(|n| n > 1) || arguments.cpu.simd.is_some() {
@@ -124,5 +129,6 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
         simd: "none".to_string(),
         cores: caps.threads,
     };
-    Ok(cpu::list(threads)?.into_iter().chain(cuda::list()).chain([reference]).collect())
+    let devices = cpu::list(threads)?.into_iter().chain(cuda::list()).chain(xla::list());
+    Ok(devices.chain([reference]).collect())
 }

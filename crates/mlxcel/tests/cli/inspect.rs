@@ -156,15 +156,18 @@ fn the_plan_is_an_aligned_table() {
 fn devices_lists_engines_with_their_machine() {
     let got = run_json(&["devices"]);
     let devices = got["devices"].as_array().expect("devices");
-    let engines: Vec<&str> = devices.iter().filter_map(|d| d["engine"].as_str()).collect();
+    // Which plugins of XLA there are differs from machine to machine.
+    let is_built_in = |device: &&serde_json::Value| device["engine"] != "xla";
+    let engines: Vec<&str> =
+        devices.iter().filter(is_built_in).filter_map(|d| d["engine"].as_str()).collect();
     assert_eq!(engines, ["cpu", "reference"]);
+    assert!(devices.iter().filter(is_built_in).all(|device| device["device"] == "cpu"));
     for device in devices {
-        assert_eq!(device["device"], "cpu");
         assert!(device["cores"].as_u64().is_some_and(|n| n > 0));
         assert!(device["simd"].is_string() && device["description"].is_string());
     }
     let text = run(&["devices"]).stdout;
-    assert!(text.starts_with("engine ") && text.lines().count() == 3, "{text}");
+    assert!(text.starts_with("engine ") && text.lines().count() == 1 + devices.len(), "{text}");
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! The engine that runs through XLA, its arguments, and where its plugins are looked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use mlxcel_hub::{Hub, Settings, Stderr, XLA_CPU, XLA_CUDA13};
+use mlxcel_ir::{Bindings, Graph};
+use mlxcel_xla::pjrt::{PjrtExecutor, PjrtOptions};
+use mlxcel_xla::{Device, ExecutorName, Search, StepKind, XlaEngine, XlaError, XlaOptions};
+
+use super::Listed;
+
+/// Device and executor, where the command line does not name them.
+const DEVICE_VARIABLE: &str = "MLXCEL_XLA_DEVICE";
+const EXECUTOR_VARIABLE: &str = "MLXCEL_XLA_EXECUTOR";
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct XlaArgs {
+    /// The PJRT plugin of the xla engine [default: the one that was fetched, or Python's].
+    #[arg(long, value_name = "FILE", env = "MLXCEL_XLA_PLUGIN", hide_env = true)]
+    pub xla_plugin: Option<PathBuf>,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub fn open(arguments: &XlaArgs, device: Option<&str>) -> Result<XlaEngine> {
+    let executor: ExecutorName = variable(EXECUTOR_VARIABLE).map_or(Ok(ExecutorName::Pjrt), |n| n.parse())?;
+    if executor == ExecutorName::Iree {
+        return Err(XlaError::NoIree.into());
+    }
+    let named = device.map(str::to_string).or_else(|| variable(DEVICE_VARIABLE));
+    let device: Device = named.map_or(Ok(Device::Cpu), |name| name.parse())?;
+    let settings = Settings::from_env()?;
+    let cache = settings.cache.join("xla");
+    let plugin = mlxcel_xla::plugin(device, &search(arguments, device, settings))?;
+    let options =
+        PjrtOptions { device: device.name().to_string(), cache: Some(cache), ..PjrtOptions::default() };
+    let executor = PjrtExecutor::open(&plugin, &options)?;
+    Ok(XlaEngine::new(Arc::new(executor), XlaOptions::default()))
+}
+
+fn search(arguments: &XlaArgs, device: Device, settings: Settings) -> Search {
+    let package = match device {
+        Device::Cpu => XLA_CPU,
+        Device::Cuda => XLA_CUDA13,
+        _ => None,
+    };
+    let hub = Hub::new(settings, Stderr::new());
+    let staged = package.and_then(|folder| hub.kept_folder(&folder));
+    Search { named: arguments.xla_plugin.clone(), staged, python: python_packages() }
+}
+
+/// Folders of Python's packages: of the environment in use, of the user, of the system.
+fn python_packages() -> Vec<PathBuf> {
+    let below = |folder: PathBuf| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
+        let python =
+            |path: &Path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python3"));
+        let versions = entries.map(|entry| entry.path()).filter(|path| python(path));
+        versions.flat_map(|v| [v.join("site-packages"), v.join("dist-packages")]).collect()
+    };
+    let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let user = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local"));
+    let system = ["/usr/local", "/usr"].map(PathBuf::from);
+    environment.into_iter().chain(user).chain(system).flat_map(below).collect()
+}
+
+/// The module that a decode of one token runs, behind the least context that steps are compiled for.
+pub fn stablehlo(graph: &Graph) -> Result<String> {
+    let graph = mlxcel_ir::passes::optimize(graph)?;
+    let sizes = [
+        ("tokens", 1),
+        ("sequences", 1),
+        ("rows", 1),
+        ("pages", 16),
+        ("block", 16),
+        ("blocks", 64),
+        ("slots", 8),
+    ];
+    let sizes: Bindings = sizes.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
+    let outputs: Vec<&str> = graph.outputs().iter().map(|(name, _)| name.as_str()).collect();
+    let kind = StepKind { is_split: true, is_greedy: true, narrow_attention: false };
+    Ok(mlxcel_xla::module(&graph, &sizes, &outputs, kind)?.text)
+}
+
+/// The devices whose plugins are on this machine. Nothing is loaded to tell; without a cache there is none.
+pub fn list() -> Vec<Listed> {
+    let Ok(settings) = Settings::from_env() else { return vec![] };
+    let mut found = vec![];
+    for device in [Device::Cpu, Device::Cuda] {
+        let arguments = XlaArgs::default();
+        if let Ok(plugin) = mlxcel_xla::plugin(device, &search(&arguments, device, settings.clone())) {
+            found.push(Listed {
+                engine: mlxcel_xla::NAME,
+                device: device.name().to_string(),
+                description: format!("PJRT plugin {}", plugin.display()),
+                simd: "its own".to_string(),
+                cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            });
+        }
+    }
+    found
+}
