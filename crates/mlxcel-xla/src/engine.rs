@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlxcel_engine::buckets::{Buckets, Ladder};
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
 use mlxcel_ir::passes::{Folded, fold_weights, join_linears, optimize};
-use mlxcel_ir::{Bindings, Graph, Op, Type};
+use mlxcel_ir::{Bindings, DType, Graph, Node, Op, Type};
 
 use crate::emit::{EmitOptions, Module, emit};
 use crate::error::XlaError;
@@ -89,6 +89,13 @@ impl Engine for XlaEngine {
         } else {
             fold_weights(&join_linears(&graph)?)?
         };
-        Ok(Box::new(XlaProgram::new(self.executor.clone(), self.options, parts, (weights, dims))?))
+        let mut options = self.options;
+        let is_narrow = |node: &Node| matches!(node.types[0].dtype, DType::BF16 | DType::F16);
+        if self.executor.is_cpu() && parts.graph.weights().any(|(_, node)| is_narrow(node)) {
+            // XLA multiplies one row with 16-bit weights several times slower on the processor than two.
+            let least = &mut options.buckets.sequences.least;
+            *least = (*least).max(2);
+        }
+        Ok(Box::new(XlaProgram::new(self.executor.clone(), options, parts, (weights, dims))?))
     }
 }
