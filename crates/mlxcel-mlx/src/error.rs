@@ -33,6 +33,6 @@ pub enum MlxError {
     Unknown { text: String, what: &'static str, choices: &'static str },
     #[error("MLX failed {doing}: {message}")]
     Failed { doing: String, message: String },
-    #[error("a compiled step needs its sequences apart: {reason}; choose the lazy mode")]
+    #[error("a compiled step needs its sequences apart: {reason}; choose --mlx-mode lazy")]
     Unsplit { reason: &'static str },
 }

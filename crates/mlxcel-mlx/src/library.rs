@@ -58,7 +58,7 @@ impl Home {
     }
 }
 
-const HINT: &str = "fetch one with `cargo xtask fetch mlx-cpu` (or mlx-cuda13), or set MLXCEL_MLX_HOME to the folder \
+const HINT: &str = "fetch one with `mlxcel engine install mlx-cpu` (or mlx-cuda13), or set MLXCEL_MLX_HOME to the folder \
                     of another MLX";
 
 /// What MLX says of a device.

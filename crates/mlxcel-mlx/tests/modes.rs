@@ -133,7 +133,7 @@ fn refused(home: Home, device: Option<Device>) -> MlxError {
 #[test]
 fn a_missing_library_says_what_to_run() {
     let error = refused(Home::new("/nowhere", "/nowhere/shim.so"), None).to_string();
-    assert!(error.contains("/nowhere") && error.contains("cargo xtask fetch mlx-cpu"), "{error}");
+    assert!(error.contains("/nowhere") && error.contains("mlxcel engine install mlx-cpu"), "{error}");
     let error = refused(Home { shim: "/nowhere/shim.so".into(), ..home() }, None).to_string();
     assert!(error.contains("/nowhere/shim.so") && error.contains("cargo xtask shim mlx"), "{error}");
 }

@@ -17,6 +17,7 @@ use crate::convert::Convert;
 use crate::devices::Devices;
 use crate::download::Download;
 use crate::embed::Embed;
+use crate::engine::Engine;
 use crate::engines::EngineArgs;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
@@ -104,6 +105,8 @@ pub enum Command {
     Perplexity(Box<Perplexity>),
     /// List engines and the devices they run on.
     Devices(Devices),
+    /// Fetch, list or remove what engines load when they run.
+    Engine(Engine),
     /// Print what a shell needs to complete commands and flags.
     Completions(Completions),
     /// Write this help as man pages or as markdown.

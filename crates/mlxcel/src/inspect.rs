@@ -94,7 +94,13 @@ pub fn run(options: &Inspect) -> Result<ExitCode> {
         // What an engine is given: without dead code, with residuals fused into norms.
         let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;
         let plan = plan::plan(&graph, &*engines::by_name(options.engine)?);
-        if options.json { serde_json::to_string(&plan)? } else { plan.to_text() }
+        if options.json {
+            serde_json::to_string(&plan)?
+        } else {
+            let remarks = engines::remarks(options.engine, &graph)?;
+            let lines = remarks.iter().map(|remark| format!("note: {remark}\n"));
+            plan.to_text() + &lines.collect::<String>()
+        }
     } else {
         let facts = Facts::new(options, &loaded)?;
         if options.json { serde_json::to_string(&facts)? } else { facts.to_text() }

@@ -13,6 +13,7 @@ mod devices;
 mod download;
 mod embed;
 mod embedder;
+mod engine;
 mod engines;
 mod environment;
 mod exit;
@@ -69,6 +70,7 @@ pub fn run_command_line() -> ExitCode {
         Command::Perplexity(options) => perplexity::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Devices(options) => devices::run(&options),
+        Command::Engine(options) => engine::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Manual(options) => manual::run(&options),
     };

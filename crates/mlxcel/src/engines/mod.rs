@@ -12,6 +12,7 @@ use crate::cli::{Precision, TypeArgs};
 
 pub mod cpu;
 pub mod cuda;
+pub mod mlx;
 pub mod xla;
 
 #[derive(Clone, Debug, Default, Args)]
@@ -31,6 +32,8 @@ pub struct EngineArgs {
     #[command(flatten)]
     pub cuda: cuda::CudaArgs,
     #[command(flatten)]
+    pub mlx: mlx::MlxArgs,
+    #[command(flatten)]
     pub xla: xla::XlaArgs,
 }
 
@@ -39,6 +42,7 @@ pub enum EngineName {
     #[default]
     Cpu,
     Cuda,
+    Mlx,
     Xla,
     Reference,
 }
@@ -64,6 +68,7 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
             Ok(Box::new(cpu::open(&arguments.cpu, threads)?))
         }
         EngineName::Cuda => Ok(Box::new(cuda::open(&arguments.cuda, arguments.device.as_deref())?)),
+        EngineName::Mlx => Ok(Box::new(mlx::open(&arguments.mlx, arguments.device.as_deref())?)),
         EngineName::Xla => Ok(Box::new(xla::open(&arguments.xla, arguments.device.as_deref())?)),
         EngineName::Reference => {
             only_the_processor(arguments)?;
@@ -129,6 +134,14 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
         simd: "none".to_string(),
         cores: caps.threads,
     };
-    let devices = cpu::list(threads)?.into_iter().chain(cuda::list()).chain(xla::list());
+    let devices = cpu::list(threads)?.into_iter().chain(cuda::list()).chain(mlx::list()).chain(xla::list());
     Ok(devices.chain([reference]).collect())
+}
+
+/// What a plan cannot show op by op.
+pub fn remarks(engine: EngineName, graph: &mlxcel_ir::Graph) -> Result<Vec<String>> {
+    match engine {
+        EngineName::Mlx => Ok(mlx::open(&mlx::MlxArgs::default(), None)?.remarks(graph)),
+        EngineName::Cpu | EngineName::Cuda | EngineName::Xla | EngineName::Reference => Ok(vec![]),
+    }
 }

@@ -10,6 +10,7 @@ mod help;
 mod inspect;
 mod list;
 mod llama_cpp;
+mod mlx;
 mod real_models;
 mod reference;
 mod rm;

@@ -11,7 +11,10 @@ use tempfile::TempDir;
 pub fn mlxcel(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
     command.args(arguments);
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+    let colours = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"];
+    // An engine that only some machines have is not listed unless a test asks for it.
+    let engines = ["MLXCEL_MLX_HOME", "MLXCEL_MLX_SHIM", "MLXCEL_MLX_MODE", "MLXCEL_MLX_DEVICE"];
+    for variable in colours.iter().chain(&engines) {
         command.env_remove(variable);
     }
     command
