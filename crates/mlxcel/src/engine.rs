@@ -26,13 +26,16 @@ pub struct Engine {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Fetch a build of MLX, checked against its digest, and print where it is.
+    #[command(after_help = "Examples:\n  mlxcel engine install mlx-cpu")]
     Install {
         #[arg(value_parser = PossibleValuesParser::new(MLX_BUILDS))]
         name: String,
     },
     /// List what can be installed, and where what is installed lies.
+    #[command(after_help = "Examples:\n  mlxcel engine list")]
     List,
     /// Remove a build from the cache.
+    #[command(after_help = "Examples:\n  mlxcel engine remove mlx-cpu")]
     Remove {
         #[arg(value_parser = PossibleValuesParser::new(MLX_BUILDS))]
         name: String,

@@ -49,6 +49,10 @@ pub const VARIABLES: &[Variable] = &[
     variable("UV_DEFAULT_INDEX", "uv's package index: used where neither of the above is set."),
     variable("UV_INDEX_URL", "The older name of UV_DEFAULT_INDEX."),
     variable("PATH", "Where pip and npm are looked for."),
+    variable(
+        "MLXCEL_CUDA_KERNELS",
+        "A file of packed kernels that the cuda engine loads instead of its own.",
+    ),
     variable("MLXCEL_MLX_HOME", "The folder of the MLX that the mlx engine loads."),
     variable(
         "MLXCEL_MLX_SHIM",

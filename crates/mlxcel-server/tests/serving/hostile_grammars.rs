@@ -60,6 +60,28 @@ fn hostile_schemas_are_followed_or_refused() {
     }
 }
 
+/// Whatever comes first ends the answer: the grammar, a stop string or the length.
+#[test]
+fn a_grammar_with_a_stop_string_and_a_length_ends_cleanly() {
+    let house = House::new();
+    let schema = json!({"const": "aaaaaaaaaa"});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    for (stop, max_tokens, reason) in [("b", 64, "stop"), ("aaa", 64, "stop"), ("b", 1, "length")] {
+        let body = json!({
+            "messages": [{"role": "user", "content": "A"}],
+            "max_tokens": max_tokens, "stop": [stop], "response_format": format,
+        });
+        let answer = house.client.post("/v1/chat/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let choice = &answer.json()["choices"][0];
+        assert_eq!(choice["finish_reason"], reason, "{choice}");
+        let text = choice["message"]["content"].as_str().unwrap_or_default();
+        assert!("\"aaaaaaaaaa\"".starts_with(text) && !text.contains(stop), "{choice}");
+        assert_eq!(text.len() == 12, stop == "b" && reason == "stop", "{choice}");
+        house.assert_sound();
+    }
+}
+
 #[test]
 fn others_are_answered_while_a_large_grammar_is_compiled() {
     let house = House::new();

@@ -21,7 +21,8 @@ fn with_mlx(arguments: &[&str]) -> Finished {
 #[test]
 fn every_mode_writes_what_the_cpu_engine_writes() {
     let model = ModelCopy::with_tokenizer();
-    let flags = ["-m", model.argument(), "-p", "Hello there", "-n", "12", "--ignore-eos", "--dtype", "f32"];
+    let model = ["-m", model.argument(), "--dtype", "f32", "--temp", "0"];
+    let flags = [&model[..], &["-p", "Hello there", "-n", "12", "--ignore-eos"]].concat();
     let cpu = with_mlx(&[&["generate"], &flags[..], &["--products", "exact"]].concat());
     assert!(cpu.code == Some(0) && !cpu.stdout.is_empty(), "{}", cpu.stderr);
     for mode in ["lazy", "eager", "compiled"] {

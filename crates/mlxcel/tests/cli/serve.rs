@@ -2,15 +2,19 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::real_models::model;
 use crate::support::{ModelCopy, mlxcel, run};
 
 /// A server on a free port, and its address.
 fn start(arguments: &[&str]) -> (Child, String) {
-    let arguments = [&["serve", "--port", "0"], arguments].concat();
-    let mut child = mlxcel(&arguments).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    listening(&mut mlxcel(&[&["serve", "--port", "0"], arguments].concat()))
+}
+
+/// What a command starts, once it listens.
+fn listening(command: &mut Command) -> (Child, String) {
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary runs");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let address = loop {
         let line = lines.next().expect("it says where it listens").expect("text");
@@ -72,7 +76,7 @@ fn smollm2_answers_over_http_and_the_process_ends_when_it_is_asked_to() {
     assert!(answer.contains("Paris") && answer.contains("\"model\":\"small\""), "{answer}");
     assert!(ask(&address, "GET", "/ready", "").starts_with("HTTP/1.1 200"));
     let pid = child.id().to_string();
-    let killed = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+    let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
     assert!(killed.success());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
@@ -103,7 +107,34 @@ fn a_log_that_cannot_be_written_stops_nothing() {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
         let pid = child.id().to_string();
-        std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
         assert_eq!(child.wait().expect("it ends").code(), Some(0));
     }
+}
+
+/// As in a container: the first process of a namespace gets only the signals that it handles.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_process_of_a_container_ends_when_it_is_asked_to() {
+    let alone = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(alone).arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("not run: this system lets no process have a namespace of its own");
+        return;
+    }
+    let model = ModelCopy::with_chat();
+    let server = mlxcel(&["serve", "--port", "0", "-m", model.argument()]);
+    let mut command = Command::new("unshare");
+    command.args(alone).arg(server.get_program()).args(server.get_args());
+    for (name, value) in server.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let (mut child, address) = listening(&mut command);
+    assert!(ask(&address, "GET", "/health", "").starts_with("HTTP/1.1 200"));
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let first = std::fs::read_to_string(children).expect("it has a child").trim().to_string();
+    assert!(Command::new("kill").args(["-TERM", &first]).status().expect("kill runs").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
