@@ -53,6 +53,14 @@ pub const VARIABLES: &[Variable] = &[
         "MLXCEL_CUDA_KERNELS",
         "A file of packed kernels that the cuda engine loads instead of its own.",
     ),
+    variable("MLXCEL_BACKEND", "The engine where --engine is not given."),
+    variable(
+        "MLXCEL_XLA_PLUGIN",
+        "The PJRT plugin that the xla engine loads where --xla-plugin is not given.",
+    ),
+    variable("MLXCEL_XLA_DEVICE", "Where the xla engine computes where --device is not given: cpu, cuda, …"),
+    variable("MLXCEL_XLA_EXECUTOR", "What runs the modules of the xla engine: pjrt."),
+    variable("VIRTUAL_ENV", "A Python environment in which the xla engine looks for plugins."),
     variable("MLXCEL_MLX_HOME", "The folder of the MLX that the mlx engine loads."),
     variable(
         "MLXCEL_MLX_SHIM",
@@ -61,6 +69,11 @@ pub const VARIABLES: &[Variable] = &[
     variable("MLXCEL_MLX_BLAS", "The OpenBLAS whose products MLX uses on the processor; empty: its own."),
     variable("MLXCEL_MLX_MODE", "How the mlx engine runs a step where --mlx-mode is not given."),
     variable("MLXCEL_MLX_DEVICE", "Where the mlx engine computes where --device is not given: cpu or gpu."),
+    variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "Where a server sends traces where --otlp-endpoint is not given.",
+    ),
+    variable("OTEL_SERVICE_NAME", "The name of the service in traces; mlxcel by itself."),
     variable("MLXCEL_API_KEY", "The key that `mlxcel bench serve` sends where --api-key is not given."),
     variable("MLXCEL_HISTORY", "The file where lines typed in a chat are kept; empty: none are kept."),
     variable("XDG_STATE_HOME", "Without MLXCEL_HISTORY, lines are kept in mlxcel/history below this folder."),

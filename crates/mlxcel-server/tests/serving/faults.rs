@@ -119,6 +119,7 @@ fn too_little_cache_sets_requests_back_and_loses_nothing() {
     // Room for one and a half of the four answers.
     plan.limits.blocks = 8;
     let house = House::build(plan);
+    house.faults.close_gate();
     let body = json!({"messages": [{"role": "user", "content": "5"}], "max_tokens": 60});
     let clients: Vec<_> = (0..4)
         .map(|_| {
@@ -126,6 +127,8 @@ fn too_little_cache_sets_requests_back_and_loses_nothing() {
             thread::spawn(move || client.post(CHAT, &body))
         })
         .collect();
+    wait(|| house.metric("mlxcel_http_connections") >= 4.0, || "all are here".to_string());
+    house.faults.open_gate();
     for client in clients {
         assert_eq!(client.join().unwrap().content(), "6".repeat(60));
     }
