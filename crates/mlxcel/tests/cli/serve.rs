@@ -138,3 +138,20 @@ fn the_first_process_of_a_container_ends_when_it_is_asked_to() {
     assert!(Command::new("kill").args(["-TERM", &first]).status().expect("kill runs").success());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
+
+/// Three gigabytes of cache do not fit into nine tenths of one.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_the_process_may_not_have_is_told_in_one_line() {
+    let Some(model) = model("MLXCEL_TEST_SMOLLM2") else { return };
+    let server = mlxcel(&["serve", "--port", "0", "-m", &model, "--ctx-size", "8192", "--parallel", "16"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 900000; exec \"$0\" \"$@\""]);
+    command.arg(server.get_program()).args(server.get_args());
+    let output = command.output().expect("a shell runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(last.starts_with("error: ") && last.contains("could not be allocated"), "{said}");
+    assert!(last.contains("--ctx-size"), "it says what may help: {last}");
+}
