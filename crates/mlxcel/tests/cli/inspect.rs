@@ -162,6 +162,8 @@ fn devices_lists_engines_with_their_machine() {
     let engines: Vec<&str> =
         devices.iter().filter(is_built_in).filter_map(|d| d["engine"].as_str()).collect();
     assert_eq!(engines, ["cpu", "reference"]);
+    let known = ["cpu", "reference", "cuda", "mlx", "xla"];
+    assert!(devices.iter().all(|d| d["engine"].as_str().is_some_and(|name| known.contains(&name))));
     assert!(devices.iter().filter(is_built_in).all(|device| device["device"] == "cpu"));
     for device in devices {
         assert!(device["cores"].as_u64().is_some_and(|n| n > 0));
