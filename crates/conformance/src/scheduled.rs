@@ -176,3 +176,87 @@ pub fn check_guesses(engine: &dyn Engine) {
     assert!(stats.tokens_guessed_right > 40, "{stats:?}");
     assert!(stats.steps < 150, "{stats:?}");
 }
+
+/// An answer to the last bit: tokens, their log-probabilities and those of the likeliest others.
+type Exactly = Vec<(u32, u32, Vec<(u32, u32)>)>;
+
+/// Asks at once and waits: the answers to the last bit, and how many tokens of each prompt were found.
+fn ask_exactly(runner: &mut Runner, prompts: &[Vec<u32>]) -> Vec<(Exactly, usize)> {
+    let mut ids = vec![];
+    for (n, prompt) in prompts.iter().enumerate() {
+        let sampling = Sampling { temperature: 0.8, seed: 3, ..Sampling::default() };
+        let request =
+            Request { max_tokens: Some(ANSWER), logprobs: Some(5), sampling, ..Request::new(prompt.clone()) };
+        // Later ones come first, so that it is the first ones that give up their blocks.
+        ids.push(runner.admit(Request { priority: n as i32, ..request }).expect("it is fine"));
+    }
+    let mut told: BTreeMap<RequestId, (Exactly, usize)> = BTreeMap::new();
+    while !runner.is_idle() {
+        for event in runner.step() {
+            let told = told.entry(event.id()).or_default();
+            match event {
+                Event::Prefilled { cached, .. } => told.1 = cached,
+                Event::Token { token, logprobs, .. } => {
+                    let logprobs = logprobs.expect("they were asked for");
+                    let top = logprobs.top.iter().map(|(t, l)| (*t, l.to_bits())).collect();
+                    told.0.push((token, logprobs.chosen.to_bits(), top));
+                }
+                Event::Finished { .. } => {}
+                Event::Failed { error, .. } => panic!("{error}"),
+            }
+        }
+    }
+    ids.iter().map(|id| told.remove(id).expect("every request is heard of")).collect()
+}
+
+/// Tokens of each answer to the last bit.
+const ANSWER: usize = 40;
+
+/// An answer is the same to the last bit alone, in company, from the cache, after preemption, and as a turn of a
+/// conversation whose earlier turns were answered before.
+pub fn check_bits(engine: &dyn Engine) {
+    for family in ["llama/bf16", "llama/q4", "mamba/bf16", "qwen3_moe/bf16", "phi3/rope-longrope"] {
+        let fixture = Fixture::open(&fixtures("golden").join(family));
+        let vocabulary = fixture.model().built.vocab_size as u32;
+        let make = |seed: u32, len: u32| (0..len).map(|i| (i * i + 7 * i + 31 * seed) % vocabulary).collect();
+        let alone = |prompt: &Vec<u32>| {
+            ask_exactly(&mut runner(engine, &fixture, 2000), std::slice::from_ref(prompt)).remove(0).0
+        };
+        // A prompt in the middle of a block, one at its end, and short ones for company.
+        let mut prompts: Vec<Vec<u32>> = vec![make(1, 37), make(2, 48), make(3, 5), make(4, 70)];
+        let mut expected: Vec<Exactly> = prompts.iter().map(alone).collect();
+        // The next turn: what was asked, what was answered, and a question.
+        for turn in 0..2 {
+            let answer = expected[turn].iter().map(|(token, ..)| *token);
+            let next = prompts[turn].iter().copied().chain(answer).chain(make(9, 12)).collect();
+            expected.push(alone(&next));
+            prompts.push(next);
+        }
+        let mut kept = runner(engine, &fixture, 4000);
+        for round in ["new", "from the cache"] {
+            for (n, prompt) in prompts.iter().enumerate() {
+                let (told, cached) = ask_exactly(&mut kept, std::slice::from_ref(prompt)).remove(0);
+                assert_eq!(told, expected[n], "{family}: {n} {round}, {cached} tokens found");
+                assert!(
+                    round == "new" || cached > 0 || prompt.len() < 17 || !shares(&fixture, prompt),
+                    "{family}: {n}"
+                );
+            }
+        }
+        for (what, capacity) in [("in company", 2000), ("with little room", 240)] {
+            let mut runner = runner(engine, &fixture, capacity);
+            for _ in 0..2 {
+                for (n, (told, _)) in ask_exactly(&mut runner, &prompts).into_iter().enumerate() {
+                    assert_eq!(told, expected[n], "{family}: {n} {what}");
+                }
+            }
+            let is_preempted = runner.stats().preemptions > 0;
+            assert_eq!(is_preempted, capacity == 240 && family != "mamba/bf16", "{family} {what}");
+        }
+    }
+}
+
+/// Whether what was computed for a prompt may serve another at all.
+fn shares(fixture: &Fixture, prompt: &[u32]) -> bool {
+    fixture.model().built.lengths_matter_past.is_none_or(|n| prompt.len() <= n)
+}

@@ -178,6 +178,12 @@ impl Program for CpuProgram {
         self.plans[plan].1.working_bytes(sizes).map(Some)
     }
 
+    fn rounds_prompts(&self) -> bool {
+        let level = self.ctx.level;
+        let mut packed = self.weights.iter().filter_map(Matrix::packed);
+        self.ctx.products == Products::Fast && packed.any(|weight| weight.rounds(level))
+    }
+
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
         let count = self.leaves.dims.get(axis).copied().unwrap_or(0);
         let bad = pairs.iter().flat_map(|(a, b)| [*a, *b]).find(|&i| i as usize >= count);

@@ -2,7 +2,7 @@
 //! for the models.
 
 use conformance::models::Depth;
-use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 
 fn cpu(options: CpuOptions) -> CpuEngine {
     CpuEngine::new(options).expect("threads can be started")
@@ -14,6 +14,11 @@ fn best() -> CpuEngine {
 
 fn plain_core() -> CpuEngine {
     cpu(CpuOptions { threads: Some(1), level: Some(SimdLevel::Baseline), ..CpuOptions::default() })
+}
+
+/// As the command line opens it.
+fn fast() -> CpuEngine {
+    cpu(CpuOptions { products: Products::Fast, ..CpuOptions::default() })
 }
 
 /// A machine that has no AVX2 tries its best level once more.
@@ -29,3 +34,14 @@ conformance::models_suite!(models, best(), Depth::Full);
 conformance::gguf_suite!(gguf, best());
 conformance::embeddings_suite!(embeddings, best());
 conformance::scheduled_suite!(scheduled, best());
+
+#[test]
+fn an_answer_is_the_same_to_the_last_bit_alone_in_company_from_the_cache_and_resumed() {
+    conformance::scheduled::check_bits(&best());
+}
+
+/// Where prompts are rounded, what a token is inside of one is not what it was when it was drawn.
+#[test]
+fn with_fast_products_too_an_answer_is_the_same_to_the_last_bit() {
+    conformance::scheduled::check_bits(&fast());
+}

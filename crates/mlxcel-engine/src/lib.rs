@@ -67,6 +67,12 @@ pub trait Program: Send {
     fn working_bytes(&mut self, _outputs: &[&str], _sizes: &Bindings) -> Result<Option<u64>, EngineError> {
         Ok(None)
     }
+
+    /// Whether a token that known tokens follow (`known_lens`) is computed otherwise than the same token as the last
+    /// one known. What was computed of it then serves only sequences in which it is followed too.
+    fn rounds_prompts(&self) -> bool {
+        false
+    }
 }
 
 /// A step that was submitted and not collected.

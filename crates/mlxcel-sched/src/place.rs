@@ -73,7 +73,7 @@ impl Scheduler {
         let (size, len) = (self.limits.block_size, s.tokens.len());
         let block = |i: usize| self.blocks.find(s.chain.get(i)?, &s.tokens[i * size..(i + 1) * size]);
         let mut blocks: Vec<Entry> = match self.traits.keeps_cache {
-            true => (0..s.chain.len()).map_while(block).collect(),
+            true => (0..self.blocks_alike(s)).map_while(block).collect(),
             false => vec![],
         };
         // Where there is no block for a copy of the last one, that one is computed again.
@@ -84,7 +84,7 @@ impl Scheduler {
             let tokens = (blocks.len() * size).min(len - 1);
             return Found { blocks, snapshot: None, tokens };
         }
-        let longest = if self.traits.keeps_cache { blocks.len() } else { s.chain.len() };
+        let longest = if self.traits.keeps_cache { blocks.len() } else { self.blocks_alike(s) };
         for count in (1..=longest.min((len - 1) / size)).rev() {
             let key = s.chain.get(count - 1).expect("the count is within the chain");
             if let Some(snapshot) = self.slots.find(key, &s.tokens[..count * size]) {
@@ -95,11 +95,23 @@ impl Scheduler {
         Found::default()
     }
 
-    /// How long a sequence is said to be from its first token on. Rotations may depend on it, so it must not depend
-    /// on when the sequence is computed: it is the prompt's length, unless the rotation has changed for all tokens.
+    /// Whole blocks of a sequence that another may have computed as this one would. Its last token is computed in any
+    /// case; before it, what the sequence drew itself, and the token that it drew from first, are not what they are
+    /// inside a prompt.
+    fn blocks_alike(&self, s: &Sequence) -> usize {
+        let known = self.known_from_start(s);
+        match self.has_rounded_prompts && s.tokens.len() > known {
+            true => s.chain.len().min((known - 1) / self.limits.block_size),
+            false => s.chain.len(),
+        }
+    }
+
+    /// How long a sequence is said to be from its first token on. Rotations and rounding may depend on it, so it must
+    /// not depend on when the sequence is computed: it is the prompt's length, unless the rotation has changed for all
+    /// tokens, and then at least the length at which it did.
     fn known_from_start(&self, s: &Sequence) -> usize {
-        let has_changed = self.traits.recompute_past.is_some_and(|n| s.tokens.len() > n);
-        if has_changed { s.tokens.len() } else { s.prompt_len }
+        let changed = self.traits.recompute_past.filter(|n| s.tokens.len() > *n);
+        changed.map_or(s.prompt_len, |n| s.prompt_len.max(n + 1))
     }
 
     /// Whether the rotation of all tokens changes with the next one.
@@ -113,7 +125,10 @@ impl Scheduler {
         let from_start = s.place.as_ref().map_or(0, |place| place.state.known_len);
         let known = from_start.max((index + 1) * self.limits.block_size);
         let has_snapshots = !self.traits.is_recurrent || self.keeps_snapshots();
-        has_snapshots && self.traits.lengths_matter_past.is_none_or(|n| known <= n)
+        let is_inside = (index + 1) * self.limits.block_size < from_start;
+        has_snapshots
+            && (is_inside || !self.has_rounded_prompts)
+            && self.traits.lengths_matter_past.is_none_or(|n| known <= n)
     }
 
     /// Publishes the whole blocks among the first `computed` tokens.

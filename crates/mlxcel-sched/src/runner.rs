@@ -16,7 +16,11 @@ pub struct Runner {
 impl Runner {
     pub fn new(program: Box<dyn Program>, limits: Limits, traits: Traits) -> Self {
         let block_size = limits.block_size.max(1);
-        Runner { program, draft: None, scheduler: Scheduler::new(limits, traits), block_size }
+        let scheduler = match program.rounds_prompts() {
+            true => Scheduler::new(limits, traits).with_rounded_prompts(),
+            false => Scheduler::new(limits, traits),
+        };
+        Runner { program, draft: None, scheduler, block_size }
     }
 
     /// Has requests that ask for it speculate with a second program, which was compiled with the same limits. Refused

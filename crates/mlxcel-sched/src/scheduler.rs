@@ -19,6 +19,7 @@ pub struct Scheduler {
     pub(crate) limits: Limits,
     pub(crate) traits: Traits,
     has_draft: bool,
+    pub(crate) has_rounded_prompts: bool,
     pub(crate) blocks: Pool,
     pub(crate) slots: Pool,
     pub(crate) waiting: BTreeMap<Turn, Sequence>,
@@ -47,6 +48,7 @@ impl Scheduler {
             limits,
             traits,
             has_draft: false,
+            has_rounded_prompts: false,
             blocks: Pool::new(limits.blocks),
             slots: Pool::new(limits.slots),
             waiting: BTreeMap::new(),
@@ -56,6 +58,13 @@ impl Scheduler {
             admitted: 0,
             stats: Stats::default(),
         }
+    }
+
+    /// For a program that computes tokens otherwise where known tokens follow
+    /// ([`Program::rounds_prompts`](mlxcel_engine::Program::rounds_prompts)): requests share only what every one of them
+    /// would have computed alike, which is the inside of prompts.
+    pub fn with_rounded_prompts(self) -> Self {
+        Scheduler { has_rounded_prompts: true, ..self }
     }
 
     /// Requests may ask for guesses of a draft program, which someone else runs.

@@ -55,11 +55,8 @@ fn action() -> impl Strategy<Value = Action> {
 fn toy() -> impl Strategy<Value = Toy> {
     let rotation = prop_oneof![Just(Rotation::Fixed), Just(Rotation::Dynamic(20)), Just(Rotation::Long(20))];
     let states = prop_oneof![3 => Just((true, false)), 1 => Just((true, true)), 1 => Just((false, true))];
-    (rotation, states).prop_map(|(rotation, (keeps_cache, is_recurrent))| Toy {
-        rotation,
-        keeps_cache,
-        is_recurrent,
-        ..Toy::default()
+    (rotation, states, any::<bool>()).prop_map(|(rotation, (keeps_cache, is_recurrent), rounds_prompts)| {
+        Toy { rotation, rounds_prompts, keeps_cache, is_recurrent, ..Toy::default() }
     })
 }
 

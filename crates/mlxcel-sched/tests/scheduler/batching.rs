@@ -15,6 +15,10 @@ fn kinds() -> Vec<Toy> {
         Toy { is_recurrent: true, keeps_cache: false, ..toy },
         Toy { rotation: Rotation::Dynamic(24), ..toy },
         Toy { rotation: Rotation::Long(24), ..toy },
+        Toy { rounds_prompts: true, ..toy },
+        Toy { rounds_prompts: true, is_recurrent: true, ..toy },
+        Toy { rounds_prompts: true, is_recurrent: true, keeps_cache: false, ..toy },
+        Toy { rounds_prompts: true, rotation: Rotation::Long(24), ..toy },
     ]
 }
 
@@ -117,6 +121,50 @@ fn a_prompt_that_fills_its_blocks_shares_all_but_its_last_token() {
     let first = world.answer(request(prompt(1, 20), 9));
     // The last block is copied before it is written.
     assert_eq!(world.answer(request(prompt(1, 20), 9)), Told { cached: Some(19), ..first });
+}
+
+#[test]
+fn what_is_rounded_inside_prompts_is_shared_by_their_insides_only() {
+    let rounding = Toy { rounds_prompts: true, ..Toy::default() };
+    for toy in [rounding, Toy { is_recurrent: true, ..rounding }] {
+        let mut world = World::new(toy, limits());
+        let ask = |world: &mut World, prompt: &[u32], count: usize| {
+            let expected = toy.answer(prompt, &SamplingParams::default(), count);
+            let told = world.answer(request(prompt.to_vec(), count));
+            assert_eq!(told.tokens, expected, "{toy:?}, prompt of {}", prompt.len());
+            (told.tokens, told.cached)
+        };
+        // The last block holds the token that the answer was drawn from.
+        let first = prompt(1, 20);
+        let (answer, _) = ask(&mut world, &first, 9);
+        assert_eq!(ask(&mut world, &first, 9).1, Some(16));
+        // The conversation goes on: what was drawn is computed as the inside of a prompt, once.
+        let longer = [&first[..], &answer, &[1, 2, 3]].concat(); // 32 tokens
+        assert_eq!(ask(&mut world, &longer, 6).1, Some(16));
+        assert_eq!(ask(&mut world, &longer, 6).1, Some(28));
+        // Now the inside of a longer prompt has the whole of the first one, but for its last token.
+        assert_eq!(ask(&mut world, &first, 9).1, Some(if toy.is_recurrent { 16 } else { 19 }));
+    }
+}
+
+#[test]
+fn who_was_sent_away_does_not_take_what_it_drew_from_the_prompt_of_another() {
+    let toy = Toy { rounds_prompts: true, ..Toy::default() };
+    let tight = Limits { blocks: 23, ..limits() };
+    let first = prompt(1, 12);
+    let expected = toy.answer(&first, &SamplingParams::default(), 40);
+    let mut world = World::new(toy, tight);
+    world.ask(request(prompt(2, 8), 20));
+    let sent_away = world.ask(request(first.clone(), 40));
+    while world.told[&sent_away].tokens.len() < 14 {
+        world.step();
+    }
+    // Somebody more urgent has the answer so far in its prompt, and goes on when room runs out.
+    let theirs = [&first[..], &expected[..14], &[1, 2]].concat();
+    world.ask(Request { priority: 1, ..request(theirs, 30) });
+    world.finish();
+    assert!(world.runner.stats().preemptions > 0);
+    assert_eq!(world.told[&sent_away].tokens, expected);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Toy {
     pub keeps_cache: bool,
     pub is_recurrent: bool,
     pub rotation: Rotation,
+    /// Whether a token that known tokens follow is computed otherwise than the last one known.
+    pub rounds_prompts: bool,
     /// Sequences that contain this token have no logits but NaN.
     pub poison: Option<u32>,
 }
@@ -32,7 +34,14 @@ pub struct Toy {
 impl Default for Toy {
     fn default() -> Self {
         let rotation = Rotation::Fixed;
-        Toy { vocab_size: 50, keeps_cache: true, is_recurrent: false, rotation, poison: None }
+        Toy {
+            vocab_size: 50,
+            keeps_cache: true,
+            is_recurrent: false,
+            rotation,
+            rounds_prompts: false,
+            poison: None,
+        }
     }
 }
 
@@ -70,8 +79,14 @@ impl Toy {
         }
     }
 
-    fn attend(&self, context: impl Iterator<Item = (u32, u64)>) -> u64 {
-        context.fold(1, |h, (token, rotation)| mix(mix(h, token.into()), rotation))
+    /// What is computed of a token at this position.
+    fn compute(&self, token: u32, position: usize, known_len: usize) -> u64 {
+        let is_rounded = self.rounds_prompts && position + 1 < known_len;
+        mix(mix(token.into(), self.rotate(known_len)), is_rounded.into())
+    }
+
+    fn attend(&self, context: impl Iterator<Item = u64>) -> u64 {
+        context.fold(1, mix)
     }
 
     fn logits(&self, attended: u64, recurrent: u64, is_poisoned: bool) -> Vec<f32> {
@@ -82,13 +97,14 @@ impl Toy {
 
     /// The logits after `tokens`, of which the first `prompt` were known from the start.
     pub fn logits_after(&self, tokens: &[u32], prompt: usize) -> Vec<f32> {
-        let known = |p: usize| match self.rotation {
-            Rotation::Long(_) => tokens.len(),
-            _ => prompt.max(p + 1),
+        // Past the length at which all tokens change, the sequence is begun anew, as long as it is then.
+        let from_start = match self.rotation {
+            Rotation::Long(n) if tokens.len() > n => prompt.max(n + 1),
+            _ => prompt,
         };
-        let context = tokens.iter().enumerate().map(|(p, &t)| (t, self.rotate(known(p))));
-        let attended = if self.keeps_cache { self.attend(context) } else { 0 };
-        let recurrent = tokens.iter().fold(0, |h, &t| mix(h, t.into()));
+        let computed = tokens.iter().enumerate().map(|(p, &t)| self.compute(t, p, from_start.max(p + 1)));
+        let attended = if self.keeps_cache { self.attend(computed.clone()) } else { 0 };
+        let recurrent = computed.fold(0, mix);
         let recurrent = if self.is_recurrent { recurrent } else { 0 };
         self.logits(attended, recurrent, tokens.iter().any(|&t| self.poison == Some(t)))
     }
@@ -140,7 +156,7 @@ impl Fault {
 struct ToyProgram {
     toy: Toy,
     block_size: usize,
-    /// Token, position and rotation.
+    /// Token, position and what was computed of it.
     cache: Vec<Option<(u32, usize, u64)>>,
     /// A hash of so many tokens.
     slots: Vec<(u64, usize)>,
@@ -192,6 +208,10 @@ impl Program for ToyProgram {
         }
         Ok(())
     }
+
+    fn rounds_prompts(&self) -> bool {
+        self.toy.rounds_prompts
+    }
 }
 
 fn failure() -> EngineError {
@@ -218,15 +238,15 @@ impl ToyProgram {
         let mut recurrent = vec![0; tokens.len()];
         for t in 0..tokens.len() {
             let (token, position) = (tokens[t] as u32, positions[t] as usize);
+            let computed = self.toy.compute(token, position, known_lens[t] as usize);
             if self.toy.keeps_cache {
-                let rotation = self.toy.rotate(known_lens[t] as usize);
-                self.cache[slot_mapping[t] as usize] = Some((token, position, rotation));
+                self.cache[slot_mapping[t] as usize] = Some((token, position, computed));
             }
             if self.toy.is_recurrent {
                 let slot = &mut self.slots[slot_ids[t] as usize];
                 *slot = if position == 0 { (0, 0) } else { *slot };
                 assert_eq!(slot.1, position, "the state is that of another place");
-                *slot = (mix(slot.0, token.into()), position + 1);
+                *slot = (mix(slot.0, computed), position + 1);
                 recurrent[t] = slot.0;
             }
         }
@@ -234,16 +254,17 @@ impl ToyProgram {
             let blocks = &table[sequences[t] as usize * pages..][..pages];
             let context = (0..=positions[t] as usize).map(|p| {
                 let place = blocks[p / self.block_size] as usize * self.block_size + p % self.block_size;
-                let (token, position, rotation) = self.cache[place].expect("a token that was never computed");
+                let (token, position, computed) = self.cache[place].expect("a token that was never computed");
                 assert_eq!(position, p, "a token of another place");
-                (token, rotation)
+                (token, computed)
             });
             if self.toy.keeps_cache { context.collect() } else { vec![] }
         };
         let logits = rows.iter().map(|&r| {
             let context = read(r as usize);
             let is_poisoned = context.iter().any(|&(t, _)| self.toy.poison == Some(t));
-            let attended = if self.toy.keeps_cache { self.toy.attend(context.into_iter()) } else { 0 };
+            let attended =
+                if self.toy.keeps_cache { self.toy.attend(context.into_iter().map(|(_, c)| c)) } else { 0 };
             self.toy.logits(attended, recurrent[r as usize], is_poisoned)
         });
         (rows.len(), logits.collect())

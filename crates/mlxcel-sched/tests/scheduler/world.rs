@@ -126,7 +126,10 @@ pub struct Flight {
 impl Flight {
     pub fn new(toy: Toy, limits: Limits) -> Self {
         let (program, fault) = toy.program(&limits);
-        let scheduler = Scheduler::new(limits, toy.traits());
+        let scheduler = match toy.rounds_prompts {
+            true => Scheduler::new(limits, toy.traits()).with_rounded_prompts(),
+            false => Scheduler::new(limits, toy.traits()),
+        };
         Flight { scheduler, program, fault, told: BTreeMap::new(), in_flight: None, halves: 0 }
     }
 

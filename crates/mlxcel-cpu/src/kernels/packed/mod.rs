@@ -150,7 +150,7 @@ impl Packed {
     }
 
     /// Whether products of rounded tokens have a kernel of their own.
-    fn rounds(&self, level: SimdLevel) -> bool {
+    pub(crate) fn rounds(&self, level: SimdLevel) -> bool {
         level.has_tiles() && (matches!(self.numbers, Numbers::Halves) || self.cols.is_multiple_of(STEP))
     }
 
