@@ -111,7 +111,7 @@ pub(crate) fn config(
     let key = |name: &str| format!("{}.{name}", gguf.architecture);
     let mut out = Map::new();
     for (name, field) in FIELDS {
-        if let Some(v) = metadata.get(&key(name)).and_then(scalar) {
+        if let Some(v) = scalar(metadata, &key(name))? {
             out.insert(field.to_string(), v);
         }
     }
@@ -151,13 +151,18 @@ pub(crate) fn config(
     Ok(Value::Object(out))
 }
 
-fn scalar(v: &GgufValue) -> Option<Value> {
-    match v {
+/// The number under a key. JSON has no other floats than finite ones, and would take NaN for a field that is not there.
+fn scalar(metadata: &GgufMetadata, key: &str) -> Result<Option<Value>, ModelError> {
+    let Some(value) = metadata.get(key) else { return Ok(None) };
+    if let Some(float) = value.as_f64().filter(|float| !float.is_finite()) {
+        return Err(ModelError::field(key, format!("{float} is no number to compute with")));
+    }
+    Ok(match value {
         GgufValue::Bool(b) => Some(json!(b)),
         GgufValue::F32(f) => Some(json!(f)),
         GgufValue::F64(f) => Some(json!(f)),
         other => other.as_i64().map(|i| json!(i)),
-    }
+    })
 }
 
 fn partial_rotation(metadata: &GgufMetadata, key: &dyn Fn(&str) -> String, out: &mut Map<String, Value>) {
@@ -214,7 +219,7 @@ fn scaling(
         ("rope.scaling.yarn_beta_slow", "beta_slow"),
     ];
     for (name, field) in settings {
-        if let Some(v) = metadata.get(&key(name)).and_then(scalar) {
+        if let Some(v) = scalar(metadata, &key(name))? {
             rope.insert(field.to_string(), v);
         }
     }

@@ -172,3 +172,25 @@ fn a_gguf_file_takes_no_end_tokens_from_a_neighbouring_model() {
     std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": 99}"#).unwrap();
     assert_eq!(ends(), alone);
 }
+
+/// JSON cannot hold them, but GGUF can.
+#[test]
+fn numbers_of_a_gguf_file_that_are_none_are_refused_by_key() {
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/gguf/llama.gguf");
+    let bytes = std::fs::read(stored).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    for key in ["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"] {
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut bytes = bytes.clone();
+            let at = bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len();
+            assert_eq!(bytes[at..at + 4], [6, 0, 0, 0], "an f32 follows");
+            bytes[at + 4..at + 8].copy_from_slice(&wrong.to_le_bytes());
+            std::fs::write(&file, bytes).unwrap();
+            match load(&Checkpoint::open(&file).unwrap(), DType::F32) {
+                Err(ModelError::Field { field, .. }) => assert_eq!(field, key),
+                other => panic!("{key} = {wrong}: {:?}", other.map(|_| "loaded")),
+            }
+        }
+    }
+}

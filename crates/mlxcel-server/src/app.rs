@@ -7,7 +7,8 @@ use crate::error::ServerError;
 use crate::keys::Keys;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
-use crate::model::{Models, Source};
+use crate::model::{Model, Models, Source};
+use crate::refusal::{Kind, Refusal};
 use crate::routes::Store;
 use crate::trace::Exporter;
 
@@ -35,5 +36,16 @@ impl App {
         let responses = Store::new(config.limits.stored);
         let exporter = config.otlp.as_ref().map(Exporter::start).transpose()?.map(Arc::new);
         Ok(App { config, keys, metrics, models, lifecycle: Lifecycle::default(), responses, exporter })
+    }
+
+    /// The model that a request names, or the default one, loaded if it must be. The load goes on where the request
+    /// may not wait for it any longer.
+    pub async fn model(&self, name: Option<&str>) -> Result<Arc<Model>, Refusal> {
+        let Some(patience) = self.config.limits.request_time else { return self.models.get(name).await };
+        tokio::time::timeout(patience, self.models.get(name)).await.unwrap_or_else(|_| {
+            let message =
+                "the model is still being loaded, for longer than a request may take; try again later";
+            Err(Refusal::new(Kind::Deadline, message))
+        })
     }
 }

@@ -66,6 +66,7 @@ impl Server {
             () = watcher.over() => tracing::warn!("ending at once"),
             () = tokio::time::sleep(drain_time) => {
                 tracing::warn!(seconds = drain_time.as_secs(), "requests did not end in time and are cut off");
+                app.lifecycle.end_now();
             }
         }
         connections.shutdown().await;
@@ -140,19 +141,40 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Runs a server until a signal ends it; a second signal ends it at once. `ready` is told the address.
+/// What an engine may take to leave its step once the server is over.
+const LAST_STEP: Duration = Duration::from_secs(2);
+
+/// Ends the process where the server is over and something in it does not come to an end, be it a step or a load.
+fn end_at_last(lifecycle: &Lifecycle) {
+    let mut watcher = lifecycle.watcher();
+    tokio::spawn(async move {
+        watcher.over().await;
+        // A thread, since the runtime ends too.
+        std::thread::spawn(|| {
+            std::thread::sleep(LAST_STEP);
+            std::process::exit(1);
+        });
+    });
+}
+
+/// Runs a server until a signal ends it; a second signal ends it at once, and the process with it if need be. `ready` is
+/// told the address.
 pub fn serve(config: Config, source: Arc<dyn Source>, ready: impl FnOnce(&str)) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("http")
         .build()
         .map_err(|source| ServerError::Threads { source })?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let server = Server::bind(config, source).await?;
+        end_at_last(&server.lifecycle());
         listen_for_signals(server.lifecycle())?;
         ready(&server.address());
         server.run().await
-    })
+    });
+    // A load in progress is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 #[cfg(unix)]

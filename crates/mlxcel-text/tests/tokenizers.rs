@@ -317,3 +317,27 @@ fn an_endless_run_of_blanks_is_an_error_where_the_library_would_split_it_wrongly
     let ids = gguf(bpe_vocab("gpt-2")).encode(&text, options).expect("encodable");
     assert_eq!(gguf(bpe_vocab("gpt-2")).decode(&ids, SpecialText::Show).expect("decodable"), text);
 }
+
+#[test]
+fn patterns_of_a_tokenizer_that_would_never_end_come_to_an_end() {
+    let whole = std::fs::read(support::path("bpe/tokenizer.json")).expect("a fixture");
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "a".repeat(20_000) + "!";
+    let nested = "(".repeat(60_000) + &")".repeat(60_000);
+    for pattern in
+        [r"(a+)+$", r"(?:(a+)+(?!b))+$", r"(?=(a+)+$)a", r"((a|aa)+(?=c))+b", r"a{1,100000}", &nested, "("]
+    {
+        let mut tokenizer: Value = serde_json::from_slice(&whole).expect("JSON");
+        let split = serde_json::json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+                                        "invert": false });
+        tokenizer["pre_tokenizer"]["pretokenizers"][0] = split;
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("written");
+        // It is refused, or no byte of the text is lost.
+        let shown = &pattern[..pattern.len().min(40)];
+        let Ok(tokenizer) = Tokenizer::from_folder(folder.path()) else { continue };
+        if let Ok(ids) = tokenizer.encode(&text, plain()) {
+            assert_eq!(tokenizer.decode(&ids, SpecialText::Show).expect("decodable"), text, "{shown}");
+        }
+        assert!(pattern != "(", "{shown} is no pattern");
+    }
+}

@@ -7,6 +7,7 @@ mod allow;
 mod code;
 mod layers;
 mod names;
+mod proofs;
 mod size;
 mod source;
 mod text;
@@ -62,6 +63,7 @@ pub(crate) fn run() -> Result<()> {
 /// Applies every rule. `exists` says whether a path from the root leads to something.
 fn check(files: &[File], allow: &Allow, exists: &dyn Fn(&str) -> bool) -> Result<Vec<Finding>> {
     let mut findings = layers::check(files)?;
+    findings.extend(proofs::check(files));
     for file in files {
         findings.extend(text::check(file, exists));
         findings.extend(names::check(file));

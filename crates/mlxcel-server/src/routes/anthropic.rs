@@ -50,7 +50,7 @@ pub struct Count {
 async fn messages(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let mut body: MessagesBody = strict::parse(&call.body)?;
     body.check()?;
-    let model = app.models.get(Some(&body.model)).await?;
+    let model = app.model(Some(&body.model)).await?;
     let (sampling, stream) = (body.sampling(), body.stream.unwrap_or(false));
     let max_tokens = order::count(Some(body.max_tokens));
     order::check_stops("stop_sequences", body.stop_sequences.as_deref().unwrap_or_default())?;
@@ -67,7 +67,7 @@ async fn messages(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
 
 async fn count_tokens(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let mut body: CountBody = strict::parse(&call.body)?;
-    let model = app.models.get(Some(&body.model)).await?;
+    let model = app.model(Some(&body.model)).await?;
     let prompt = body.conversation()?.render(&model).await?;
     Ok(Json(Count { input_tokens: prompt.tokens.len() }).into_response())
 }

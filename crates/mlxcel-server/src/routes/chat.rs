@@ -48,7 +48,7 @@ async fn chat(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let stream = body.stream.unwrap_or(false);
     let usage =
         if StreamOptions::usage(body.stream_options, stream)? { Telling::Usage } else { Telling::Text };
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     tracing::debug!(id = %call.id, model = %model.id, user = body.user, "a chat");
     let order = order(&app, &model, body, &sampling).await?;
     let choices = order.n;

@@ -74,7 +74,7 @@ async fn completions(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
         if StreamOptions::usage(body.stream_options, stream)? { Telling::Usage } else { Telling::Text };
     let n = order::choices("n", body.n, app.config.limits.choices)?;
     check(&body, n)?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     tracing::debug!(id = %call.id, model = %model.id, user = body.user, "a completion");
     let prompts = prompts(&model, body.prompt, app.config.limits.choices / n).await?;
     let echo = Echo::new(&model, body.echo.unwrap_or(false), &prompts, n)?;

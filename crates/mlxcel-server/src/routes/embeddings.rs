@@ -87,7 +87,7 @@ pub struct EmbeddingUsage {
 
 async fn embeddings(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let body: EmbeddingBody = strict::parse(&call.body)?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     tracing::debug!(id = %call.id, model = %model.id, user = body.user, "embeddings");
     let sequences = sequences(&model, body.input, app.config.limits.inputs).await?;
     let prompt_tokens = sequences.iter().map(Vec::len).sum();

@@ -62,7 +62,7 @@ async fn create(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let object = strict::object(&call.body)?;
     let body: ResponsesBody = strict::typed(Value::Object(object.clone()))?;
     body.check()?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let stream = body.stream.unwrap_or(false);
     let is_kept = body.store.unwrap_or(true);
     let (max_tokens, sampling) = (order::count(body.max_output_tokens), body.sampling());

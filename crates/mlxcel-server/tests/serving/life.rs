@@ -8,8 +8,8 @@ use std::time::Duration;
 use mlxcel_server::{Config, Listen, Server, ServerError, TlsFiles};
 use serde_json::json;
 
-use crate::client::read_answer;
-use crate::house::{House, Plan, Rooms, wait};
+use crate::client::{Answer, read_answer};
+use crate::house::{House, PATIENCE, Plan, Rooms, wait};
 
 /// A server that is not run.
 pub fn bind(config: Config) -> Result<Server, ServerError> {
@@ -83,29 +83,58 @@ fn a_unix_socket_is_taken_and_left_clean() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
-#[test]
-fn a_certificate_makes_connections_private() {
-    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
-    use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+/// A server with a certificate.
+fn private_house() -> House {
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&cert, CERTIFICATE).unwrap();
     std::fs::write(&key, KEY).unwrap();
     let plan = Plan::default();
     let config = Config { tls: Some(TlsFiles { cert, key }), ..plan.config };
-    let house = House::cold(Plan { config, ..plan });
-    assert!(house.address.starts_with("https://"));
+    House::cold(Plan { config, ..plan })
+}
+
+/// What a client that trusts the certificate gets for these bytes, offering these protocols.
+fn privately(house: &House, protocols: &[&str], bytes: &[u8]) -> std::io::Result<Answer> {
+    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+    use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap()).unwrap();
     let provider = std::sync::Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(config.into(), name).unwrap();
-    let address = house.address.trim_start_matches("https://");
-    let mut stream = StreamOwned::new(connection, std::net::TcpStream::connect(address).unwrap());
-    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    assert_eq!(read_answer(&mut stream).status, 200);
+    let socket = std::net::TcpStream::connect(house.address.trim_start_matches("https://"))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = StreamOwned::new(connection, socket);
+    stream.write_all(bytes)?;
+    stream.flush()?;
+    Ok(read_answer(&mut stream))
+}
+
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
+#[test]
+fn a_certificate_makes_connections_private() {
+    let house = private_house();
+    assert!(house.address.starts_with("https://"));
+    for protocols in [&[][..], &["http/1.1"], &["h2", "http/1.1"]] {
+        assert_eq!(privately(&house, protocols, HEALTH).unwrap().status, 200, "{protocols:?}");
+    }
+}
+
+/// The server speaks HTTP/1.1 only, so there are no streams to open and reset.
+#[test]
+fn who_speaks_only_http_2_is_told_so_and_others_are_answered() {
+    let house = private_house();
+    let refused = privately(&house, &["h2"], HEALTH).expect_err("they have no protocol in common");
+    assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    let status = privately(&house, &[], preface).map_or(0, |answer| answer.status);
+    assert!([400, 505, 0].contains(&status), "{status}");
+    assert_eq!(privately(&house, &["http/1.1"], HEALTH).unwrap().status, 200);
 }
 
 #[test]

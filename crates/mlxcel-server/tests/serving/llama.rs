@@ -49,7 +49,13 @@ fn fields_that_make_no_sense_are_refused() {
         ("json_schema", json!({"type": "no such type"})),
         ("samplers", json!(["top_k"])),
         ("n_keep", json!(7)),
+        ("n_keep", json!(-2)),
         ("n_discard", json!(-1)),
+        ("n_ctx", json!(-1)),
+        ("id_slot", json!(-7)),
+        ("repeat_last_n", json!(-5)),
+        ("lora", json!([{"id": -1, "scale": 1e300}])),
+        ("lora", json!("../../etc/passwd")),
         ("input_prefix", json!("a")),
     ] {
         let answer = house.client.post("/completion", &json!({"prompt": "A", field: value}));
@@ -123,4 +129,29 @@ fn vectors_have_the_form_of_llama_server() {
     let house = House::build(Plan { models: vec!["embedder"], ..Plan::default() });
     let json = house.client.post("/embedding", &json!({"content": "abc"})).json();
     assert_eq!(json, json!([{"index": 0, "embedding": [[3.0, 3.0, 4.0, 0.0]]}]));
+}
+
+/// Nothing of a request ever becomes a path.
+#[test]
+fn names_that_climb_reach_no_file() {
+    let house = House::new();
+    for path in [
+        "/slots/0?action=save",
+        "/slots/0?action=restore&filename=../../../etc/passwd",
+        "/slots/..%2f..%2fetc%2fpasswd",
+        "/lora-adapters",
+        "/v1/models/..%2f..%2fetc%2fpasswd",
+        "/v1/models/%00",
+        "/v1/responses/..%2f..%2fetc%2fpasswd",
+        "/page/..%2f..%2fCargo.toml",
+        "/page/../../Cargo.toml",
+    ] {
+        for (method, body) in [("GET", ""), ("POST", r#"{"filename": "../../evil"}"#)] {
+            let answer =
+                house.client.request(method, path, &[("content-type", "application/json")], body.as_bytes());
+            assert!([400, 404, 405].contains(&answer.status), "{method} {path}: {}", answer.text());
+            assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text());
+        }
+    }
+    house.assert_sound();
 }

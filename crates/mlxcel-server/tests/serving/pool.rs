@@ -44,6 +44,28 @@ fn a_hundred_clients_load_a_cold_model_once() {
 }
 
 #[test]
+fn a_request_during_a_load_waits_only_as_long_as_an_answer_may_take() {
+    let mut plan = three(2);
+    plan.config.limits.request_time = Some(Duration::from_millis(100));
+    let house = House::cold(plan);
+    let door = house.rooms.door.lock().unwrap();
+    for path in ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/completion", "/v1/embeddings"] {
+        let messages = json!([{"role": "user", "content": "A"}]);
+        let body = match path {
+            "/v1/chat/completions" => json!({"messages": messages}),
+            "/v1/messages" => json!({"model": "a", "max_tokens": 2, "messages": messages}),
+            "/completion" => json!({"prompt": "A"}),
+            _ => json!({"input": "A"}),
+        };
+        let answer = house.client.post(path, &body);
+        assert_eq!(answer.status, 504, "{path}: {}", answer.text());
+    }
+    assert_eq!(house.client.get("/health").status, 200, "the process answers meanwhile");
+    drop(door);
+    wait(|| chat(&house, "a").status == 200, || "the load ends".to_string());
+}
+
+#[test]
 fn the_model_that_was_unused_longest_makes_room() {
     let house = House::cold(three(2));
     for model in ["a", "b", "a", "c"] {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{ModelCopy, comma_separated, fixture_argument, run};
+use crate::support::{ModelCopy, comma_separated, fixture_argument, read_json, run};
 
 /// One line on stderr that contains all of `parts`, and exit code 1.
 fn refuses(arguments: &[&str], parts: &[&str]) {
@@ -113,6 +113,18 @@ fn tokens_outside_the_vocabulary_are_named_with_its_size() {
         &["generate", "-m", &llama, "--prompt-tokens", "1", "--json", "--top-logprobs", "264"],
         &["264", "263"],
     );
+}
+
+/// A tokenizer of another model.
+#[test]
+fn a_tokenizer_with_more_tokens_than_the_model_is_found_out() {
+    let model = ModelCopy::with_tokenizer();
+    let mut tokenizer = read_json(&model.path().join("tokenizer.json"));
+    tokenizer["model"]["vocab"]["H"] = json!(300);
+    model.write("tokenizer.json", &tokenizer);
+    let said = ["token 300", "263 tokens"];
+    refuses(&["generate", "-m", model.argument(), "-p", "Hi", "--no-chat-template"], &said);
+    refuses(&["embed", "-m", model.argument(), "--pooling", "mean", "Hi"], &said);
 }
 
 #[test]

@@ -155,3 +155,150 @@ fn memory_that_the_process_may_not_have_is_told_in_one_line() {
     assert!(last.starts_with("error: ") && last.contains("could not be allocated"), "{said}");
     assert!(last.contains("--ctx-size"), "it says what may help: {last}");
 }
+
+/// Sends a signal to a process.
+#[cfg(unix)]
+fn kill(signal: &str, child: &Child) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// The exit code, within a minute.
+fn ended(child: &mut Child) -> Option<i32> {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a state") {
+            return status.code();
+        }
+        if begun.elapsed() > std::time::Duration::from_secs(60) {
+            child.kill().expect("it can be killed");
+            panic!("it does not end");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_process_whatever_is_in_progress() {
+    let model = ModelCopy::with_chat();
+    let (mut child, address) = start(&["-m", model.argument(), "--drain-seconds", "3600"]);
+    let mut stalled = TcpStream::connect(&address).expect("a connection");
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\n\r\n{";
+    stalled.write_all(head.as_bytes()).expect("sent");
+    // The request is seen by the time that another one is answered.
+    assert!(ask(&address, "GET", "/metrics", "").contains("mlxcel_http_connections 2"));
+    kill("-TERM", &child);
+    let begun = std::time::Instant::now();
+    while TcpStream::connect(&address).is_ok() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it takes connections still");
+    }
+    assert!(child.try_wait().expect("a state").is_none(), "it lets the request in progress end");
+    kill("-TERM", &child);
+    assert!(ended(&mut child).is_some(), "it ends by itself and by no signal");
+}
+
+/// A load that never ends, since nobody writes to what it reads.
+#[cfg(unix)]
+#[test]
+fn a_load_in_progress_does_not_keep_the_process() {
+    let model = ModelCopy::with_chat();
+    model.remove("tokenizer.json");
+    let pipe = model.path().join("tokenizer.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let (mut child, address) = start(&["-m", model.argument()]);
+    assert!(ask(&address, "GET", "/health", "").starts_with("HTTP/1.1 200"), "it answers meanwhile");
+    assert!(ask(&address, "GET", "/ready", "").starts_with("HTTP/1.1 503"), "and says that it is not ready");
+    kill("-TERM", &child);
+    assert_eq!(ended(&mut child), Some(0));
+}
+
+/// Fewer descriptors than connections: those that are open are answered, and the others when some are free again.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_without_descriptors_left_goes_on_when_there_are_some() {
+    let model = ModelCopy::with_chat();
+    let server = mlxcel(&["serve", "--port", "0", "-m", model.argument()]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""]);
+    command.arg(server.get_program()).args(server.get_args());
+    let (mut child, address) = listening(&mut command);
+    let body = r#"{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}"#;
+    assert!(ask(&address, "POST", "/v1/chat/completions", body).starts_with("HTTP/1.1 200"));
+    let descriptors =
+        || std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("its descriptors").count();
+    let before = descriptors();
+    let idle: Vec<TcpStream> =
+        (0..100).map(|_| TcpStream::connect(&address).expect("a connection")).collect();
+    let begun = std::time::Instant::now();
+    while descriptors() < 48 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{} of 48 are taken", descriptors());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    drop(idle);
+    let answer = ask(&address, "POST", "/v1/chat/completions", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let begun = std::time::Instant::now();
+    while descriptors() > before {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{before} became {}", descriptors());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    kill("-TERM", &child);
+    assert_eq!(ended(&mut child), Some(0));
+}
+
+/// A number of a series of `/metrics`, summed over its labels.
+fn metric(address: &str, series: &str) -> f64 {
+    let page = ask(address, "GET", "/metrics", "");
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with(series)).collect();
+    assert!(!lines.is_empty(), "{series} in {page}");
+    lines
+        .iter()
+        .map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("a number"))
+        .sum()
+}
+
+/// The clock on the wall is set forwards and back by years, and before 1970, while the server works: nothing that is
+/// waited for or measured goes by it.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn a_clock_that_jumps_changes_no_answer_and_no_measurement() {
+    let model = ModelCopy::with_chat();
+    let (source, library) = (model.path().join("clock.c"), model.path().join("clock.so"));
+    std::fs::write(&source, include_str!("clock.c")).expect("written");
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(made.expect("a linker is there").success());
+    let offset = model.path().join("offset");
+    let jump = |seconds: i64| std::fs::write(&offset, seconds.to_string()).expect("written");
+    jump(0);
+    let bounds = ["--timeout", "600", "--sleep-idle-seconds", "600", "--log-level", "debug"];
+    let mut command = mlxcel(&[&["serve", "--port", "0", "-m", model.argument()][..], &bounds].concat());
+    let (mut child, address) =
+        listening(command.env("LD_PRELOAD", &library).env("MLXCEL_TEST_CLOCK", &offset));
+    let decade = 10 * 365 * 86_400;
+    let mut expected = None;
+    for (n, seconds) in [0, decade, -decade, -1_000 * decade, 0, 3_600].into_iter().enumerate() {
+        let body = r#"{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200, "temperature": 0,
+                       "stream": true, "ignore_eos": true, "stream_options": {"include_usage": true}}"#;
+        let (asked, address_of) = (body.to_string(), address.clone());
+        let stream = std::thread::spawn(move || ask(&address_of, "POST", "/v1/chat/completions", &asked));
+        // Some time in the middle of the answer, or before or after it.
+        std::thread::sleep(std::time::Duration::from_millis(3 * n as u64));
+        jump(seconds);
+        let answer = stream.join().expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("[DONE]"), "{answer}");
+        let text: Vec<String> = answer.split("\"content\":\"").skip(1).map(|rest| rest.to_string()).collect();
+        let text: String = text.iter().filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(expected.get_or_insert_with(|| text.clone()), &text, "after {seconds} s");
+        assert!(ask(&address, "GET", "/ready", "").starts_with("HTTP/1.1 200"), "the model is not unloaded");
+        let created = ask(&address, "POST", "/v1/chat/completions", &body.replace("200", "1"));
+        assert_eq!(created.contains("\"created\":0,"), seconds < -decade, "{created}");
+    }
+    for series in ["mlxcel_time_to_first_token_seconds_sum", "mlxcel_inter_token_seconds_sum"] {
+        let sum = metric(&address, series);
+        assert!((0.0..60.0).contains(&sum), "{series} is {sum}");
+    }
+    kill("-TERM", &child);
+    assert_eq!(ended(&mut child), Some(0));
+}

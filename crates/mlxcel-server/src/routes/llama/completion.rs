@@ -99,7 +99,7 @@ async fn completion(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
             return Err(Refusal::field(field, format!("the field '{field}' is for /infill; leave it out")));
         }
     }
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let prompt =
         body.prompt.clone().ok_or_else(|| Refusal::field("prompt", "the field 'prompt' is missing"))?;
     let prompts = prompts(&model, prompt, 1).await?;

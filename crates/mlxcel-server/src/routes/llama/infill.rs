@@ -47,7 +47,7 @@ async fn infill(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
         Some(TextOr::Text(text)) => text,
         Some(TextOr::Items(_)) => return Err(Refusal::field("prompt", "'prompt' must be a text here")),
     };
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let [prefix, suffix, middle] = marks(&model)?;
     let plain = EncodeOptions { add_special_tokens: false, ..EncodeOptions::default() };
     let mut prompt = vec![prefix];

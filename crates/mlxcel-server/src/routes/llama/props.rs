@@ -32,7 +32,7 @@ pub static SLOTS: Route = Route {
 };
 
 async fn props(app: Arc<App>, _: Call) -> Result<Response, Refusal> {
-    let model = app.models.get(None).await?;
+    let model = app.model(None).await?;
     let defaults = &app.config.sampling;
     let tokens = model.text.tokenizer.template_tokens();
     let props = json!({
@@ -59,7 +59,7 @@ async fn props(app: Arc<App>, _: Call) -> Result<Response, Refusal> {
 }
 
 async fn slots(app: Arc<App>, _: Call) -> Result<Response, Refusal> {
-    let model = app.models.get(None).await?;
+    let model = app.model(None).await?;
     let running = app.metrics.model(&model.id).running.get() as usize;
     let slot = |id: usize| json!({"id": id, "n_ctx": model.info.context, "is_processing": id < running});
     let slots: Vec<Value> = (0..model.info.parallel).map(slot).collect();

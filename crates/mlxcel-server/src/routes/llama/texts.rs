@@ -100,7 +100,7 @@ pub struct EmbeddingBody {
 
 async fn tokenize(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let body: TokenizeBody = strict::parse(&call.body)?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let parses = body.parse_special.unwrap_or(true);
     let options = EncodeOptions {
         special_tokens: if parses { SpecialTokens::Parse } else { SpecialTokens::AsText },
@@ -121,7 +121,7 @@ async fn tokenize(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
 
 async fn detokenize(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let body: DetokenizeBody = strict::parse(&call.body)?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let ids = token_ids(&model, body.tokens, "tokens")?;
     let content = model.text.tokenizer.decode(&ids, SpecialText::Show);
     let content = content.map_err(|error| Refusal::field("tokens", error.to_string()))?;
@@ -130,7 +130,7 @@ async fn detokenize(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
 
 async fn apply_template(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let body: TemplateBody = strict::parse(&call.body)?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let messages = for_template(body.messages, DeveloperRole::of(&model))?;
     let conversation = Conversation {
         turn: Turn::after(&messages),
@@ -153,7 +153,7 @@ async fn embedding(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
         (given, None) | (None, given) => given,
     };
     let input = input.ok_or_else(|| Refusal::field("content", "the field 'content' is missing"))?;
-    let model = app.models.get(body.model.as_deref()).await?;
+    let model = app.model(body.model.as_deref()).await?;
     let sequences = sequences(&model, input, app.config.limits.inputs).await?;
     let vectors = vectors(&model, sequences, None).await?;
     let row = |(index, vector)| json!({"index": index, "embedding": [vector]});
