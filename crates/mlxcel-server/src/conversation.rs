@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::app::App;
 use crate::model::Model;
-use crate::openai::Tools;
+use crate::openai::{Must, Tools};
 use crate::order::Order;
 use crate::reading::{self, Calls, Reading};
 use crate::refusal::Refusal;
@@ -22,6 +22,8 @@ pub struct Conversation {
     pub variables: Map<String, Value>,
     /// What the answer must follow, and the field that says so.
     pub format: Option<(GrammarSource, &'static str)>,
+    /// Tokens that the model may think at most, and the field that says so.
+    pub thinking: Option<(usize, &'static str)>,
     pub turn: Turn,
 }
 
@@ -65,24 +67,25 @@ impl Conversation {
     /// An order for one answer.
     pub async fn order(self, app: &App, model: &Model, sampling: &SamplingFields) -> Result<Order, Refusal> {
         let prompt = self.render(model).await?;
-        let (grammar, reading) = match self.format {
-            Some((_, field)) if self.tools.offered().is_some() => {
-                let message =
-                    format!("'{field}' and 'tools' cannot be followed together; leave one of them out");
-                return Err(Refusal::field(field, message));
+        let reading = Some(Reading::new(model, &prompt.text, &self.tools, self.calls)?);
+        let may_call = self.tools.offered().is_some();
+        let grammar = match self.format {
+            Some((source, field)) if may_call && self.tools.must == Must::May => {
+                let calls = (&self.tools, self.calls);
+                let source = reading::either(model, &prompt.text, calls, (source, field))?;
+                Some(model.text.grammar(source, field).await?)
             }
-            Some((source, field)) => {
+            Some((source, field)) if !may_call => {
                 let source = reading::constrained(model, &prompt.text, source);
-                let grammar = model.text.grammar(source, field).await?;
-                (Some(grammar), Some(Reading::new(model, &prompt.text, &self.tools, self.calls)?))
+                Some(model.text.grammar(source, field).await?)
             }
-            None => {
-                let forced = reading::forced(model, &prompt.text, &self.tools, self.calls).await?;
-                (forced, Some(Reading::new(model, &prompt.text, &self.tools, self.calls)?))
-            }
+            // Where a call is required there is no other answer whose form could matter.
+            _ => reading::forced(model, &prompt.text, &self.tools, self.calls).await?,
         };
-        let order = Order::new(model, vec![prompt.tokens], sampling, &app.config.sampling)?;
-        Ok(Order { grammar, reading, ..order })
+        let order = Order::new(model, vec![prompt.tokens.clone()], sampling, &app.config.sampling)?;
+        let bound = |bound| reading::budget(model, &prompt.text, &self.tools, bound);
+        let thinking = self.thinking.map(bound).transpose()?.flatten();
+        Ok(Order { grammar, reading, thinking, ..order })
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod choice;
 mod constraint;
+mod thinking;
 mod usage;
 
 use std::future::{Future as _, poll_fn};
@@ -16,6 +17,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::Sleep;
 
 pub use choice::{Ended, Piece, Shown, TokenInfo};
+pub use thinking::Budget;
 pub use usage::{Timings, Usage};
 
 use crate::app::App;
@@ -25,6 +27,7 @@ use crate::refusal::{Kind, Refusal};
 use crate::trace::{self, Span};
 use choice::Choice;
 use constraint::GrammarConstraint;
+use thinking::BoundedThoughts;
 
 /// An answer that is being made. Dropping it takes its requests out of the scheduler.
 pub struct Generation {
@@ -52,7 +55,7 @@ impl Generation {
         let (mut tickets, mut choices) = (Vec::new(), Vec::new());
         let thread = model.generating()?;
         for choice in 0..order.prompts.len() * order.n {
-            let request = request(&order, choice);
+            let request = request(&model, &order, choice);
             let admission = Admission { request, choice, updates: sender.clone(), started };
             let ticket = thread.admit(admission).await.map_err(not_admitted)?;
             tickets.push(Some(ticket));
@@ -179,10 +182,14 @@ impl Drop for Generation {
 }
 
 /// The choices of the first prompt come first.
-fn request(order: &Order, choice: usize) -> Request {
+fn request(model: &Model, order: &Order, choice: usize) -> Request {
     // Each choice draws by its own seed, the first by the one that was asked for.
     let seed = order.sampling.seed.wrapping_add((choice % order.n) as u32);
-    let constraint = order.grammar.as_ref().map(|grammar| GrammarConstraint::boxed(grammar));
+    let grammar = order.grammar.as_ref().map(|grammar| GrammarConstraint::boxed(grammar));
+    let constraint = match &order.thinking {
+        Some(budget) => Some(BoundedThoughts::boxed(model, budget.clone(), grammar)),
+        None => grammar,
+    };
     Request {
         prompt: order.prompts[choice / order.n].clone(),
         max_tokens: order.max_tokens,

@@ -11,6 +11,7 @@ pub use sampling::{Defaults, draws};
 use mlxcel_sched::{Sampling, Speculate};
 use mlxcel_text::Grammar;
 
+use crate::generate::Budget;
 use crate::model::Model;
 use crate::reading::Reading;
 use crate::refusal::Refusal;
@@ -36,6 +37,8 @@ pub struct Order {
     pub reading: Option<Reading>,
     /// What the text must follow.
     pub grammar: Option<Arc<Grammar>>,
+    /// How long the model may think first; `None` as long as it likes.
+    pub thinking: Option<Budget>,
     /// Requests share what was computed only under the same key.
     pub cache_key: u64,
     pub priority: i32,
@@ -67,10 +70,16 @@ impl Order {
             logprobs: None,
             reading: None,
             grammar: None,
+            thinking: None,
             cache_key: 0,
             priority: fields.priority.unwrap_or(0),
             speculate: Speculate::Off,
         })
+    }
+
+    /// For a client who hears of the answer as it comes, the arguments of calls included.
+    pub fn streamed(self) -> Self {
+        Order { reading: self.reading.map(Reading::streamed), ..self }
     }
 }
 

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use mlxcel_text::{
-    ForcedCalls, Grammar, GrammarSource, OutputFormat, OutputParser, TemplateChoice, Tool, ToolChoice,
-    ToolSet,
+    EncodeOptions, ForcedCalls, Grammar, GrammarSource, OutputFormat, OutputParser, ReasoningStyle,
+    SpecialTokens, TemplateChoice, Tool, ToolChoice, ToolSet,
 };
 use serde_json::json;
 
+use crate::generate::Budget;
 use crate::model::Model;
 use crate::openai::{Must, Tools};
 use crate::refusal::Refusal;
@@ -40,6 +41,11 @@ impl Reading {
             calls_max: (calls == Calls::One).then_some(1),
         })
     }
+
+    /// Reads the arguments of calls as they come, for a client who hears of them at once.
+    pub fn streamed(self) -> Self {
+        Reading { parser: self.parser.streamed(), ..self }
+    }
 }
 
 /// The grammar that makes an answer a call, where one is required.
@@ -67,15 +73,60 @@ pub async fn forced(
         reasoning: format.reasoning,
         prompt: tail(prompt),
         may_repeat: calls == Calls::Several,
+        instead: None,
     };
     let source = forced.grammar(&model.text.tokenizer);
     let source = source.map_err(|error| Refusal::field("tools", error.to_string()))?;
     Ok(Some(model.text.grammar(source, "tools").await?))
 }
 
+/// A grammar for an answer that is calls of tools, as the model likes, or follows what `source` describes.
+pub fn either(
+    model: &Model,
+    prompt: &str,
+    (tools, calls): (&Tools, Calls),
+    (source, field): (GrammarSource, &str),
+) -> Result<GrammarSource, Refusal> {
+    let format = format(model, tools);
+    let Some(syntax) = format.tools else { return Ok(constrained(model, prompt, source)) };
+    let set = tool_set(tools)?;
+    let either = ForcedCalls {
+        syntax,
+        tools: &set,
+        choice: ToolChoice::Required,
+        reasoning: format.reasoning,
+        prompt: tail(prompt),
+        may_repeat: calls == Calls::Several,
+        instead: Some(source),
+    };
+    either.grammar(&model.text.tokenizer).map_err(|error| {
+        Refusal::field(field, format!("{error}; leave out '{field}' or 'tools', or require a call"))
+    })
+}
+
 /// A grammar for the answer, before which the model may reason in its own form.
 pub fn constrained(model: &Model, prompt: &str, source: GrammarSource) -> GrammarSource {
     format(model, &Tools::default()).constrain(source, tail(prompt), &model.text.tokenizer)
+}
+
+/// A bound on thoughts, in the marks of the model. `None` for a model that marks none, and so thinks in its answer.
+pub fn budget(
+    model: &Model,
+    prompt: &str,
+    tools: &Tools,
+    (tokens, field): (usize, &str),
+) -> Result<Option<Budget>, Refusal> {
+    let Some(style) = format(model, tools).reasoning else { return Ok(None) };
+    if style == ReasoningStyle::Harmony {
+        let message = format!("what this model thinks cannot be bounded; leave out '{field}'");
+        return Err(Refusal::field(field, message));
+    }
+    let (open, close) = style.markers();
+    let options = EncodeOptions { special_tokens: SpecialTokens::Parse, add_special_tokens: false };
+    let closing = model.text.tokenizer.encode(close, options);
+    let closing = closing.map_err(|error| Refusal::internal(error.to_string()))?.into();
+    let is_open = prompt.trim_end().ends_with(open);
+    Ok(Some(Budget { tokens, open, close, closing, is_open }))
 }
 
 fn format(model: &Model, tools: &Tools) -> OutputFormat {

@@ -133,6 +133,9 @@ pub enum Error {
     #[error("a call was asked for, but there are no tools")]
     NoTools,
 
+    #[error("the model writes calls of tools as plain JSON, from which such an answer cannot be told")]
+    AnswerLikeCall,
+
     #[error("the {kind} has {found} {measure}; at most {limit} are allowed")]
     GrammarTooLarge { kind: &'static str, measure: &'static str, found: usize, limit: usize },
 

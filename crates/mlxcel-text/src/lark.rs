@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 
+use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use crate::grammar::BLANKS;
+use crate::grammar::{BLANKS, GrammarSource};
 use crate::reasoning::ReasoningStyle;
 use crate::tokenizer::Tokenizer;
 
@@ -51,6 +52,27 @@ impl<'a> Lark<'a> {
             fields.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": BLANKS}));
         }
         self.rule(name, &format!("%json {schema}"));
+    }
+
+    /// A rule for an answer. `None` for a source that is a grammar itself and cannot be a rule of another.
+    pub(crate) fn answer(&mut self, name: &str, source: &GrammarSource) -> Option<()> {
+        match source {
+            GrammarSource::JsonSchema(schema) => self.schema(name, schema.clone()),
+            GrammarSource::JsonObject => self.schema(name, json!({"type": "object"})),
+            GrammarSource::Regex(text) => self.rule(name, &format!("/{}/", regex_to_lark(text, ""))),
+            GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => return None,
+        }
+        Some(())
+    }
+
+    /// What stands before an answer that the model tells from reasoning and calls by its channel.
+    pub(crate) fn before_answer(&self, style: Option<ReasoningStyle>) -> String {
+        match style {
+            Some(ReasoningStyle::Harmony) => {
+                ["<|channel|>", "final", "<|message|>"].map(|mark| self.mark(mark)).join(" ") + " "
+            }
+            _ => String::new(),
+        }
     }
 
     /// A value without quotes if it is a text, as JSON otherwise, and what closes it.

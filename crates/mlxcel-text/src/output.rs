@@ -2,8 +2,9 @@
 //!
 //! An [`OutputFormat`] says how a model marks these; [`OutputFormat::detect`] reads it from the chat template. An
 //! [`OutputParser`] is fed text in any portions and gives the same events however it was cut. Text is streamed; a call
-//! is given once it is complete and well formed, and what only looked like a call is text. Blanks around calls and
-//! around reasoning, which templates put there, are dropped; nothing else ever is.
+//! is given once it is complete and well formed, and what only looked like a call is text. A parser that is
+//! [`streamed`](OutputParser::streamed) gives the arguments of a call as they come, where the form allows it. Blanks
+//! around calls and around reasoning, which templates put there, are dropped; nothing else ever is.
 //!
 //! It does not know whether a tool exists or its arguments fit; only where a format has no marker must the name be one
 //! of the request's tools.
@@ -89,6 +90,16 @@ enum Kind {
 }
 
 impl OutputParser {
+    /// Gives the arguments of calls as they come, from where the name of a tool and the opening of the arguments were
+    /// read: in forms that are an object with a name and arguments, in that order. Should the arguments turn out to be no
+    /// JSON, the call ends there, and what follows is text; should the answer break off in them, they stay as they are.
+    pub fn streamed(mut self) -> Self {
+        if let Kind::Marked(parser) = &mut self.kind {
+            parser.stream_arguments();
+        }
+        self
+    }
+
     /// Takes the next portion and gives what is certain.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         match &mut self.kind {

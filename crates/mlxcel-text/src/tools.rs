@@ -9,11 +9,13 @@ mod force;
 mod llama3;
 mod mistral;
 mod object;
+mod partial;
 mod set;
 mod tagged;
 
 pub use force::{ForcedCalls, ToolChoice};
 pub(crate) use object::ToolCall;
+pub(crate) use partial::{Closing, Scan, Scanned};
 pub use set::{Tool, ToolSet};
 
 use cursor::{Cursor, Stop};

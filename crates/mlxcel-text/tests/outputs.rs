@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use mlxcel_text::{
-    Error, ForcedCalls, GrammarLimits, GrammarSource, Grammars, OutputEvent, OutputFormat, ReasoningStyle,
-    SpecialTokens, Tokenizer, ToolChoice, ToolSet, ToolSyntax, Vocabulary,
+    Error, ForcedCalls, GrammarLimits, GrammarSource, Grammars, OutputEvent, OutputFormat, OutputParser,
+    ReasoningStyle, SpecialTokens, Tokenizer, ToolChoice, ToolSet, ToolSyntax, Vocabulary,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -45,7 +45,15 @@ fn format(tools: ToolSyntax, reasoning: Option<ReasoningStyle>) -> OutputFormat 
 
 /// Parses a text in portions of so many characters, the last length repeated.
 fn parse(format: OutputFormat, prompt: &str, text: &str, portions: &[usize]) -> Answer {
-    let mut parser = format.parser(prompt, tools());
+    read(format.parser(prompt, tools()), text, portions)
+}
+
+/// The same with the arguments of calls as they come.
+fn parse_streamed(format: OutputFormat, prompt: &str, text: &str, portions: &[usize]) -> Answer {
+    read(format.parser(prompt, tools()).streamed(), text, portions)
+}
+
+fn read(mut parser: OutputParser, text: &str, portions: &[usize]) -> Answer {
     let (mut answer, mut rest, mut portions) = (Answer::default(), text, portions.iter());
     let mut last = usize::MAX;
     let mut open = None;
@@ -281,6 +289,52 @@ fn text_is_given_as_soon_as_it_is_certain() {
 }
 
 #[test]
+fn streamed_arguments_come_as_they_are_written() {
+    let call = |index, name: &str| OutputEvent::ToolCallBegin { index, id: None, name: name.to_owned() };
+    let part = |index, text: &str| OutputEvent::ToolCallArguments { index, text: text.to_owned() };
+    let end = |index| OutputEvent::ToolCallEnd { index };
+    let mut parser = format(ToolSyntax::Hermes, None).parser("", tools()).streamed();
+    assert_eq!(parser.push("Yes\n<tool_call>\n{\"name\": \"weath"), [OutputEvent::Content("Yes".to_owned())]);
+    assert_eq!(parser.push("er\", \"arguments\": {"), [], "the opening may yet be none");
+    assert_eq!(parser.push("\"ci"), [call(0, "weather"), part(0, "{\"ci")]);
+    assert_eq!(parser.push("ty\": \"B}e"), [part(0, "ty\": \"B}e")]);
+    assert_eq!(parser.push("rn\"}}\n</tool"), [part(0, "rn\"}")]);
+    assert_eq!(parser.push("_call>\n"), [end(0)]);
+    let time = "<tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>";
+    assert_eq!(parser.push(time), [call(1, "time"), part(1, "{}"), end(1)]);
+    let mut parser = format(ToolSyntax::Llama3, None).parser("", tools()).streamed();
+    assert_eq!(parser.push("{\"type\": \"function\", \"name\": \"time\", \"parameters\": "), []);
+    assert_eq!(parser.push("{\"a\""), [call(0, "time"), part(0, "{\"a\"")]);
+    assert_eq!(parser.push(": 1}}; "), [part(0, ": 1}"), end(0)]);
+}
+
+#[test]
+fn streamed_arguments_that_break_end_their_call_and_what_follows_is_text() {
+    let before = "<tool_call>{\"name\": \"weather\", \"arguments\": ";
+    for (rest, arguments, content) in [
+        ("{\"city\": Bern}}</tool_call>", "{\"city\": Bern", "}}</tool_call>"),
+        ("{\"city\": \"B\"} and}</tool_call>", "{\"city\": \"B\"}", " and}</tool_call>"),
+        ("{\"city\": \"Zü", "{\"city\": \"Zü", ""),
+        ("{\"city\": \"B\"}", "{\"city\": \"B\"}", ""),
+    ] {
+        for portions in [&[][..], &[1], &[7, 2]] {
+            let text = format!("{before}{rest}");
+            let parsed = parse_streamed(format(ToolSyntax::Hermes, None), "", &text, portions);
+            assert_eq!(parsed, answer(content.trim_start(), "", &[("weather", arguments)]), "{text}");
+        }
+    }
+    // What is wrong from its opening on, or names no tool, is text as ever.
+    for rest in ["{broken}}</tool_call>", "{,", "[1]}</tool_call>"] {
+        let text = format!("{before}{rest}");
+        let parsed = parse_streamed(format(ToolSyntax::Hermes, None), "", &text, &[1]);
+        assert_eq!(parsed, answer(&text, "", &[]));
+    }
+    let nobody = "{\"name\": \"nobody\", \"parameters\": {\"a\": 1}}";
+    let parsed = parse_streamed(format(ToolSyntax::Llama3, None), "", nobody, &[1]);
+    assert_eq!(parsed, answer(nobody, "", &[]));
+}
+
+#[test]
 fn a_header_that_goes_on_and_on_is_text() {
     let text = format!("<|channel|>{}<|message|>x", "final ".repeat(400));
     for portions in [&[][..], &[1], &[700, 3]] {
@@ -300,8 +354,10 @@ fn a_call_with_a_megabyte_of_arguments_is_read_in_small_portions() {
     ] {
         let arguments = format!("{{\"city\":\"{code}\"}}");
         let text = format!("{before}{arguments}{after}");
-        let parsed = parse(format(syntax, None), "", &text, &[5]);
-        assert!(parsed == answer("", "", &[("weather", &arguments)]), "{syntax:?}");
+        for parse in [parse, parse_streamed] {
+            let parsed = parse(format(syntax, None), "", &text, &[5]);
+            assert!(parsed == answer("", "", &[("weather", &arguments)]), "{syntax:?}");
+        }
     }
 }
 
@@ -335,7 +391,8 @@ proptest! {
         portions in proptest::collection::vec(1usize..30, 1..20),
     ) {
         let (format, prompt, text, expected) = examples().swap_remove(which);
-        prop_assert_eq!(parse(format, prompt, text, &portions), expected);
+        prop_assert_eq!(&parse(format, prompt, text, &portions), &expected);
+        prop_assert_eq!(parse_streamed(format, prompt, text, &portions), expected);
     }
 
     #[test]
@@ -350,7 +407,9 @@ proptest! {
         };
         let text: String = pieces.iter().map(part).collect();
         let (format, prompt, ..) = examples[which];
-        prop_assert_eq!(parse(format, prompt, &text, &portions), parse(format, prompt, &text, &[]));
+        for parse in [parse, parse_streamed] {
+            prop_assert_eq!(parse(format, prompt, &text, &portions), parse(format, prompt, &text, &[]));
+        }
     }
 
     #[test]
@@ -379,7 +438,8 @@ fn follows(grammars: &Grammars, source: &GrammarSource, text: &str) -> bool {
 fn forced<'a>(format: OutputFormat, tools: &'a ToolSet, prompt: &'a str) -> ForcedCalls<'a> {
     let syntax = format.tools.expect("a form of calls");
     let reasoning = format.reasoning;
-    ForcedCalls { syntax, tools, choice: ToolChoice::Required, reasoning, prompt, may_repeat: true }
+    let choice = ToolChoice::Required;
+    ForcedCalls { syntax, tools, choice, reasoning, prompt, may_repeat: true, instead: None }
 }
 
 /// An answer that is one call, as each form writes it.
@@ -492,4 +552,35 @@ fn a_named_tool_is_the_only_one() {
     let none = ToolSet::default();
     let empty = forced(format(ToolSyntax::Hermes, None), &none, "");
     assert!(matches!(empty.grammar(&tokenizer), Err(Error::NoTools)));
+}
+
+#[test]
+fn an_answer_may_be_a_call_or_follow_a_schema() {
+    let tokenizer = support::folder("bpe");
+    let (grammars, tools) = (grammars(&tokenizer), tools());
+    let schema = GrammarSource::JsonSchema(json!({"type": "array", "items": {"type": "integer"}}));
+    for (syntax, call) in single_calls() {
+        let is_harmony = syntax == ToolSyntax::Harmony;
+        let format = format(syntax, is_harmony.then_some(ReasoningStyle::Harmony));
+        let either = ForcedCalls { instead: Some(schema.clone()), ..forced(format, &tools, "") };
+        let source = either.grammar(&tokenizer);
+        if syntax == ToolSyntax::Llama3 {
+            assert!(matches!(source, Err(Error::AnswerLikeCall)), "{source:?}");
+            continue;
+        }
+        let source = source.expect("tools that can be called");
+        let before = if is_harmony { "<|channel|>final<|message|>" } else { "" };
+        assert!(follows(&grammars, &source, call), "{call}\n{source:?}");
+        assert!(follows(&grammars, &source, &format!("{before}[1, 2]")), "{source:?}");
+        for other in
+            [format!("{before}{{}}"), "Hello".to_owned(), format!("{call}[1]"), call.replace("city", "town")]
+        {
+            assert!(!follows(&grammars, &source, &other), "{other}\n{source:?}");
+        }
+    }
+    let think = format(ToolSyntax::Hermes, Some(ReasoningStyle::Think));
+    let either = ForcedCalls { instead: Some(schema), ..forced(think, &tools, "<think>\n") };
+    let source = either.grammar(&tokenizer).expect("tools that can be called");
+    assert!(follows(&grammars, &source, "Hm.</think>\n\n[3]"));
+    assert!(!follows(&grammars, &source, "[3]"));
 }

@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use mlxcel_text::{
     ChatRequest, ChatTemplate, EncodeOptions, ForcedCalls, GrammarLimits, Grammars, OutputEvent,
-    OutputFormat, ReasoningStyle, SpecialTokens, Tokenizer, ToolChoice, ToolSet, ToolSyntax, Vocabulary,
+    OutputFormat, OutputParser, ReasoningStyle, SpecialTokens, Tokenizer, ToolChoice, ToolSet, ToolSyntax,
+    Vocabulary,
 };
 use serde_json::{Value, json};
 
@@ -104,24 +105,29 @@ fn turn_ends(template: &ChatTemplate, user: &Value) -> Vec<String> {
 }
 
 fn parse(format: OutputFormat, prompt: &str, answer: &str) -> (String, Vec<(String, Value)>) {
-    let mut parser = format.parser(prompt, ToolSet::from_openai(&tools()).expect("good tools"));
+    let parser = format.parser(prompt, ToolSet::from_openai(&tools()).expect("good tools"));
+    let whole = read(parser.clone(), answer);
+    assert_eq!(read(parser.streamed(), answer), whole, "arguments that are streamed are the same: {answer}");
+    whole
+}
+
+fn read(mut parser: OutputParser, answer: &str) -> (String, Vec<(String, Value)>) {
     let mut events = Vec::new();
     for character in answer.chars() {
         events.extend(parser.push(character.encode_utf8(&mut [0; 4])));
     }
     events.extend(parser.finish());
-    let (mut content, mut calls) = (String::new(), Vec::new());
+    let (mut content, mut calls) = (String::new(), Vec::<(String, String)>::new());
     for event in events {
         match event {
             OutputEvent::Content(text) => content += &text,
-            OutputEvent::ToolCallBegin { name, .. } => calls.push((name, Value::Null)),
-            OutputEvent::ToolCallArguments { index, text } => {
-                calls[index].1 = serde_json::from_str(&text).expect("arguments are JSON");
-            }
+            OutputEvent::ToolCallBegin { name, .. } => calls.push((name, String::new())),
+            OutputEvent::ToolCallArguments { index, text } => calls[index].1 += &text,
             OutputEvent::Reasoning(_) | OutputEvent::ToolCallEnd { .. } => {}
         }
     }
-    (content, calls)
+    let json = |text: String| serde_json::from_str(&text).expect("arguments are JSON");
+    (content, calls.into_iter().map(|(name, arguments)| (name, json(arguments))).collect())
 }
 
 /// Whether the call and the text come back. Templates take arguments as an object or as a text.
@@ -186,6 +192,7 @@ fn a_forced_call_of_gpt_oss_is_made_of_control_tokens() {
         reasoning: Some(ReasoningStyle::Harmony),
         prompt: "",
         may_repeat: false,
+        instead: None,
     };
     let source = forced.grammar(&tokenizer).expect("tools that can be forced");
     let text = "<|channel|>analysis<|message|>The user asks.<|end|><|start|>assistant<|channel|>commentary \

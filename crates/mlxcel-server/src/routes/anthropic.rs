@@ -57,6 +57,7 @@ async fn messages(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let conversation = body.conversation()?;
     let order = conversation.order(&app, &model, &sampling).await?;
     let order = Order { max_tokens, ..order };
+    let order = if stream { order.streamed() } else { order };
     let mut generation = Generation::start(&app, model, order).await?;
     if stream {
         return sse::respond(generation, Telling::new()).await;

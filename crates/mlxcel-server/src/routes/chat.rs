@@ -51,6 +51,7 @@ async fn chat(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let model = app.model(body.model.as_deref()).await?;
     tracing::debug!(id = %call.id, model = %model.id, user = body.user, "a chat");
     let order = order(&app, &model, body, &sampling).await?;
+    let order = if stream { order.streamed() } else { order };
     let choices = order.n;
     let mut generation = Generation::start(&app, Arc::clone(&model), order).await?;
     let heading = Heading::new("chatcmpl-", &model);
@@ -80,6 +81,7 @@ async fn order(
         calls: if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several },
         variables,
         format: format.map(|source| (source, "response_format")),
+        thinking: None,
         turn: ChatBody::turn(continues, opens, &messages)?,
         messages,
     };

@@ -69,6 +69,7 @@ async fn create(app: Arc<App>, call: Call) -> Result<Response, Refusal> {
     let (earlier, conversation) = conversation(&app, &model, body)?;
     let order = conversation.order(&app, &model, &sampling).await?;
     let order = Order { max_tokens, ..order };
+    let order = if stream { order.streamed() } else { order };
     let mut generation = Generation::start(&app, Arc::clone(&model), order).await?;
     let mut building = Building::new(about(&model, &object), earlier);
     if stream {
@@ -110,6 +111,7 @@ fn conversation(
         calls: if body.parallel_tool_calls == Some(false) { Calls::One } else { Calls::Several },
         variables: body.variables(),
         format: body.format()?.map(|source| (source, "text.format")),
+        thinking: None,
         turn: Turn::New,
     };
     Ok((said, conversation))

@@ -114,7 +114,9 @@ fn what_cannot_be_honoured_is_refused_in_the_right_shape() {
         json!({"messages": [{"role": "system", "content": "A"}]}),
         json!({"messages": [{"role": "assistant", "content": ""}]}),
         json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
-        json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1024}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": 0}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": -1}}),
         json!({"temperature": 101}),
         json!({"stop_sequences": [""]}),
         json!({"container": "x"}),
@@ -133,5 +135,28 @@ fn what_cannot_be_honoured_is_refused_in_the_right_shape() {
     assert_eq!(missing.status, 400);
     let unknown = house.client.post(MESSAGES, &body("A", json!({"model": "claude"})));
     assert_eq!((unknown.status, &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+    house.assert_sound();
+}
+
+/// The prompt has opened the thoughts, which the script would fill with one character after the other.
+#[test]
+fn thoughts_end_when_their_budget_is_spent() {
+    let house = House::new();
+    let messages = json!([{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think> "}]);
+    for (budget, thoughts) in [(1, "!"), (5, "!\"#$%"), (16, "!\"#$%&'()*+,-./0")] {
+        let fields = json!({"messages": messages, "max_tokens": 100,
+                            "thinking": {"type": "enabled", "budget_tokens": budget}});
+        let json = house.client.post(MESSAGES, &body("", fields)).json();
+        assert_eq!(json["content"][0]["thinking"], thoughts, "{json}");
+        assert_eq!(json["content"][1]["text"], "the answer", "{json}");
+    }
+    // Thoughts that end by themselves, and none at all, are as they are.
+    for (text, blocks) in [("3", 2), ("A", 1)] {
+        let fields = json!({"max_tokens": 100, "thinking": {"type": "enabled", "budget_tokens": 50}});
+        let with = house.client.post(MESSAGES, &body(text, fields)).json();
+        let without = house.client.post(MESSAGES, &body(text, json!({"max_tokens": 100}))).json();
+        assert_eq!(with["content"], without["content"]);
+        assert_eq!(with["content"].as_array().unwrap().len(), blocks, "{with}");
+    }
     house.assert_sound();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::house::{House, Plan};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -47,6 +47,80 @@ fn a_streamed_call_is_the_same_call() {
         calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
     assert_eq!(serde_json::from_str::<Value>(&arguments).unwrap(), json!({"city": "Bern"}));
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+/// A call that the grammar spells letter by letter.
+#[test]
+fn arguments_are_streamed_as_they_come() {
+    // Among equals the script writes blanks for long.
+    let house = House::build(Plan { context: 4096, ..Plan::default() });
+    for path in [CHAT, "/v1/messages", "/v1/responses"] {
+        let blanks = json!({"9": -1, "10": -1, "13": -1, "32": -1});
+        let function = &weather()["function"];
+        let fields = match path {
+            CHAT => json!({"tool_choice": "required", "stream": true, "parallel_tool_calls": false,
+                           "logit_bias": blanks}),
+            "/v1/messages" => json!({"model": "script", "max_tokens": 3000, "stream": true,
+                "tools": [{"name": "weather", "input_schema": function["parameters"]}],
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": true}}),
+            _ => {
+                json!({"input": "3", "stream": true, "parallel_tool_calls": false, "tool_choice": "required", "max_output_tokens": 3000,
+                "tools": [{"type": "function", "name": "weather", "parameters": function["parameters"]}]})
+            }
+        };
+        // The model thinks, and would then answer in words.
+        let mut body = body("3", fields);
+        if path == "/v1/responses" {
+            body.as_object_mut().unwrap().remove("messages");
+        }
+        let answer = house.client.post(path, &body);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        let part = |chunk: &Value| {
+            let parts = [
+                &chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"],
+                &chunk["delta"]["partial_json"],
+                if chunk["type"] == "response.function_call_arguments.delta" {
+                    &chunk["delta"]
+                } else {
+                    &Value::Null
+                },
+            ];
+            parts.iter().find_map(|part| part.as_str().filter(|text| !text.is_empty()).map(str::to_string))
+        };
+        let parts: Vec<String> = answer.chunks().iter().filter_map(part).collect();
+        assert!(parts.len() > 3, "{path}: {parts:?}");
+        let arguments: Value =
+            serde_json::from_str(&parts.concat()).unwrap_or_else(|e| panic!("{path} {e}: {parts:?}"));
+        assert!(arguments["city"].is_string(), "{path}: {arguments}");
+        house.assert_sound();
+    }
+}
+
+#[test]
+fn an_answer_is_a_call_or_follows_its_format() {
+    let house = House::new();
+    let schema = json!({"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"],
+                        "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let call = house.client.post(CHAT, &body("1", json!({"response_format": format}))).json();
+    let message = &call["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["name"], "weather", "{call}");
+    assert_eq!(message["content"], Value::Null);
+    // The script would say something else, and may neither call nor write blanks.
+    let bias = json!({"9": -1, "10": -1, "13": -1, "32": -1, "60": -100, "258": -100});
+    let fields = json!({"response_format": format, "logit_bias": bias});
+    let answer = house.client.post(CHAT, &body("A", fields)).json();
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(serde_json::from_str::<Value>(content).unwrap(), json!({"n": 7}));
+    let required =
+        json!({"response_format": format, "tool_choice": "required", "parallel_tool_calls": false});
+    let required = house.client.post(CHAT, &body("1", required)).json();
+    assert_eq!(required["choices"][0]["finish_reason"], "tool_calls", "{required}");
+    let bad =
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": false}}});
+    let refused = house.client.post(CHAT, &body("A", bad));
+    assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("response_format")));
+    house.assert_sound();
 }
 
 #[test]
@@ -101,7 +175,6 @@ fn tools_that_make_no_sense_are_refused() {
         (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": "sometimes"}), "tool_choice"),
         (json!({"tools": [{"type": "browser"}]}), "tools[0]"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format"),
     ] {
         let answer = house.client.post(CHAT, &body("A", fields));
         let got = answer.json()["error"]["param"].as_str().unwrap_or_default().to_string();

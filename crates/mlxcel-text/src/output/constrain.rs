@@ -1,8 +1,5 @@
 //! A grammar for the answer of a model that reasons first: the grammar is for what comes after.
 
-use llguidance::regex_to_lark;
-use serde_json::json;
-
 use super::OutputFormat;
 use crate::grammar::GrammarSource;
 use crate::lark::Lark;
@@ -19,17 +16,11 @@ impl OutputFormat {
             |style: &ReasoningStyle| *style == ReasoningStyle::Harmony || style.is_open_at_end(prompt);
         let Some(style) = self.reasoning.filter(reasons) else { return source };
         let mut lark = Lark::new(tokenizer);
-        match source {
-            GrammarSource::JsonSchema(schema) => lark.schema("answer", schema),
-            GrammarSource::JsonObject => lark.schema("answer", json!({"type": "object"})),
-            GrammarSource::Regex(text) => lark.rule("answer", &format!("/{}/", regex_to_lark(&text, ""))),
-            grammar @ (GrammarSource::Lark(_) | GrammarSource::Gbnf(_)) => return grammar,
+        if lark.answer("answer", &source).is_none() {
+            return source;
         }
-        let mut start = lark.reasoning(Some(style), prompt);
-        if style == ReasoningStyle::Harmony {
-            start += &["<|channel|>", "final", "<|message|>"].map(|mark| lark.mark(mark)).join(" ");
-        }
-        lark.rule("start", &format!("{start} answer"));
+        let start = lark.reasoning(Some(style), prompt) + &lark.before_answer(Some(style));
+        lark.rule("start", &format!("{start}answer"));
         GrammarSource::Lark(lark.text)
     }
 }

@@ -73,14 +73,31 @@ impl Emitter {
     }
 
     pub(super) fn call(&mut self, call: ToolCall) {
-        let index = self.calls;
-        self.calls += 1;
+        self.call_begins(call.id, call.name);
+        self.arguments(&call.arguments);
+        self.call_ends();
+    }
+
+    pub(super) fn call_begins(&mut self, id: Option<String>, name: String) {
         self.content.drop_blanks();
-        self.events.extend([
-            OutputEvent::ToolCallBegin { index, id: call.id, name: call.name },
-            OutputEvent::ToolCallArguments { index, text: call.arguments },
-            OutputEvent::ToolCallEnd { index },
-        ]);
+        self.events.push(OutputEvent::ToolCallBegin { index: self.calls, id, name });
+    }
+
+    /// A part of the arguments of the call that has begun.
+    pub(super) fn arguments(&mut self, text: &str) {
+        match self.events.last_mut() {
+            _ if text.is_empty() => {}
+            Some(OutputEvent::ToolCallArguments { text: last, .. }) => last.push_str(text),
+            _ => {
+                let text = text.to_owned();
+                self.events.push(OutputEvent::ToolCallArguments { index: self.calls, text });
+            }
+        }
+    }
+
+    pub(super) fn call_ends(&mut self) {
+        self.events.push(OutputEvent::ToolCallEnd { index: self.calls });
+        self.calls += 1;
     }
 
     /// Gives the blanks that ended the text, for they were part of it.

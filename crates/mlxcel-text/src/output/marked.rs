@@ -3,7 +3,7 @@
 use super::emitter::Emitter;
 use super::{OutputFormat, first_marker, undecided};
 use crate::reasoning::ReasoningStyle;
-use crate::tools::{Parsed, ToolSet, ToolSyntax};
+use crate::tools::{Closing, Parsed, Scan, Scanned, ToolSet, ToolSyntax};
 
 /// What may be a call is looked at with every portion while it is short.
 const SHORT_BYTES: usize = 256;
@@ -22,6 +22,17 @@ pub(super) struct Marked {
     tried: usize,
     /// How much of it was searched for the mark that closes a call.
     searched: usize,
+    calls: Calls,
+    /// Follows the arguments of the call that has begun.
+    scan: Scan,
+}
+
+/// When a call is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Calls {
+    Whole,
+    /// As it comes, where its form allows that.
+    Streamed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +45,10 @@ enum Mode {
     Content,
     /// The buffer begins with what may be a call.
     Call,
+    /// A call has begun, and its arguments come.
+    Arguments,
+    /// The arguments are over, and what closes the call comes.
+    Closing,
 }
 
 /// Whether the answer may go on.
@@ -55,7 +70,13 @@ impl Marked {
             is_first: true,
             tried: 0,
             searched: 0,
+            calls: Calls::Whole,
+            scan: Scan::default(),
         }
+    }
+
+    pub(super) fn stream_arguments(&mut self) {
+        self.calls = Calls::Streamed;
     }
 
     pub(super) fn push(&mut self, text: &str, out: &mut Emitter) {
@@ -68,6 +89,10 @@ impl Marked {
         let rest = std::mem::take(&mut self.buffer);
         match self.mode {
             Mode::Reasoning => out.reasoning(&rest),
+            Mode::Arguments | Mode::Closing => {
+                out.call_ends();
+                out.content(&rest);
+            }
             _ => out.content(&rest),
         }
     }
@@ -84,6 +109,8 @@ impl Marked {
                 Mode::Reasoning => self.reasoning(out),
                 Mode::Content => self.content(out),
                 Mode::Call => self.call(input, out),
+                Mode::Arguments => self.arguments(out),
+                Mode::Closing => self.closing(input, out),
             }
         {}
     }
@@ -152,6 +179,15 @@ impl Marked {
     }
 
     fn call(&mut self, input: Input, out: &mut Emitter) -> bool {
+        let streaming = self.syntax.filter(|_| self.calls == Calls::Streamed);
+        if let Some(opening) = streaming.and_then(|syntax| syntax.opening(&self.buffer, &self.tools)) {
+            self.buffer.drain(..opening.at);
+            out.call_begins(None, opening.name);
+            self.scan = Scan::default();
+            (self.tried, self.searched) = (0, 0);
+            self.mode = Mode::Arguments;
+            return true;
+        }
         let is_worth_a_look = self.syntax.is_some_and(|syntax| self.is_worth_a_look(syntax, input));
         self.searched = self.buffer.len();
         let Some(syntax) = self.syntax.filter(|_| is_worth_a_look) else { return false };
@@ -172,6 +208,43 @@ impl Marked {
             }
         }
         (self.tried, self.searched) = (0, 0);
+        true
+    }
+
+    fn arguments(&mut self, out: &mut Emitter) -> bool {
+        let mut scanned = Scanned::More;
+        let mut end = self.buffer.len();
+        for (at, c) in self.buffer.char_indices() {
+            scanned = self.scan.push(c);
+            if scanned != Scanned::More {
+                end = if scanned == Scanned::Done { at + c.len_utf8() } else { at };
+                break;
+            }
+        }
+        out.arguments(&self.buffer[..end]);
+        self.buffer.drain(..end);
+        match scanned {
+            Scanned::More => return false,
+            Scanned::Done => self.mode = Mode::Closing,
+            Scanned::Broken => {
+                out.call_ends();
+                self.mode = Mode::Content;
+            }
+        }
+        true
+    }
+
+    fn closing(&mut self, input: Input, out: &mut Emitter) -> bool {
+        let Some(syntax) = self.syntax else { return false };
+        match syntax.closing(&self.buffer, input == Input::Ended) {
+            Closing::Incomplete => return false,
+            Closing::Closed { len } => {
+                self.buffer.drain(..len);
+                self.mode = Mode::AfterCall;
+            }
+            Closing::Other => self.mode = Mode::Content,
+        }
+        out.call_ends();
         true
     }
 

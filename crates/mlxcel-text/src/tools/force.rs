@@ -34,6 +34,8 @@ pub struct ForcedCalls<'a> {
     pub prompt: &'a str,
     /// Several calls may follow each other, where the form has a way to write that.
     pub may_repeat: bool,
+    /// What the answer may be instead of calls.
+    pub instead: Option<GrammarSource>,
 }
 
 /// A text in a grammar, or a value that a rule describes.
@@ -57,15 +59,24 @@ impl ForcedCalls<'_> {
         }
         let mut lark = Lark::new(tokenizer);
         let (before, between, after) = self.frame();
-        let mut start = lark.reasoning(self.reasoning, self.prompt);
-        start += &sequence(&lark, &before);
-        start.push_str("call");
+        let start = lark.reasoning(self.reasoning, self.prompt);
+        let mut calls = sequence(&lark, &before) + "call";
         if let Some(between) = between.filter(|_| self.may_repeat) {
-            write!(start, " ({} call)*", sequence(&lark, &between)).expect("a text can be written to");
+            write!(calls, " ({} call)*", sequence(&lark, &between)).expect("a text can be written to");
         }
-        start.push(' ');
-        start += &sequence(&lark, &after);
-        lark.rule("start", &start);
+        calls.push(' ');
+        calls += &sequence(&lark, &after);
+        lark.rule("calls", &calls);
+        match &self.instead {
+            None => lark.rule("start", &format!("{start}calls")),
+            // What is read first decides, and both begin with a bracket.
+            Some(_) if self.syntax == ToolSyntax::Llama3 => return Err(Error::AnswerLikeCall),
+            Some(source) => {
+                lark.answer("answer", source).ok_or(Error::AnswerLikeCall)?;
+                let before = lark.before_answer(self.reasoning);
+                lark.rule("start", &format!("{start}(calls | {before}answer)"));
+            }
+        }
         let names: Vec<String> = (0..chosen.len()).map(|index| format!("call_{index}")).collect();
         lark.rule("call", &names.join(" | "));
         for (index, tool) in chosen.iter().enumerate() {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::conversation::{Conversation, Turn};
 use crate::openai::{Function, FunctionName, Mode, Named, Tool as Offered, ToolChoice, Tools};
+use crate::order;
 use crate::reading::Calls;
 use crate::refusal::Refusal;
 use crate::wire::{SamplingFields, TextOr};
@@ -158,7 +159,8 @@ pub enum Choice {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Thinking {
     Enabled {
-        /// Thinking is bounded by `max_tokens` only, so this is refused.
+        /// Thoughts are closed after so many tokens. Fewer than `max_tokens`.
+        #[schemars(range(min = 1))]
         budget_tokens: Option<u64>,
     },
     Disabled {},
@@ -170,6 +172,12 @@ impl MessagesBody {
     pub fn check(&self) -> Result<(), Refusal> {
         if self.max_tokens == 0 {
             return Err(Refusal::field("max_tokens", "'max_tokens' is 0; ask for one token at least"));
+        }
+        if let Some(Thinking::Enabled { budget_tokens: Some(n) }) = self.thinking
+            && n >= self.max_tokens
+        {
+            let message = "the budget leaves no token of 'max_tokens' for an answer; send a smaller one";
+            return Err(Refusal::field(BUDGET, message));
         }
         tracing::debug!(
             user = self.metadata.as_ref().and_then(|m| m.user_id.as_deref()),
@@ -229,8 +237,9 @@ impl Said {
             messages,
             tools: Tools::new(Some(tools), choice)?,
             calls,
-            variables: thinking(self.thinking)?,
+            variables: thinking(self.thinking),
             format: None,
+            thinking: budget(self.thinking)?,
             turn,
         })
     }
@@ -338,16 +347,25 @@ fn choice(choice: Option<Choice>) -> (Option<ToolChoice>, Calls) {
 }
 
 /// Whether the template is told to think; without a word it does as it likes.
-fn thinking(thinking: Option<Thinking>) -> Result<Map<String, Value>, Refusal> {
+fn thinking(thinking: Option<Thinking>) -> Map<String, Value> {
     let flag = match thinking {
-        None | Some(Thinking::Adaptive {}) => return Ok(Map::new()),
-        Some(Thinking::Enabled { budget_tokens: Some(_) }) => {
-            let message =
-                "thinking has no bound of its own here; leave 'budget_tokens' out, or 'thinking' altogether";
-            return Err(Refusal::field("thinking.budget_tokens", message));
-        }
-        Some(Thinking::Enabled { budget_tokens: None }) => true,
+        None | Some(Thinking::Adaptive {}) => return Map::new(),
+        Some(Thinking::Enabled { .. }) => true,
         Some(Thinking::Disabled {}) => false,
     };
-    Ok(Map::from_iter([("enable_thinking".to_string(), Value::Bool(flag))]))
+    Map::from_iter([("enable_thinking".to_string(), Value::Bool(flag))])
 }
+
+/// Tokens that may be thought.
+fn budget(thinking: Option<Thinking>) -> Result<Option<(usize, &'static str)>, Refusal> {
+    match thinking {
+        Some(Thinking::Enabled { budget_tokens: Some(0) }) => {
+            let message = "a budget of 0 leaves no thinking; send 'thinking' of type 'disabled' instead";
+            Err(Refusal::field(BUDGET, message))
+        }
+        Some(Thinking::Enabled { budget_tokens }) => Ok(order::count(budget_tokens).map(|n| (n, BUDGET))),
+        _ => Ok(None),
+    }
+}
+
+const BUDGET: &str = "thinking.budget_tokens";

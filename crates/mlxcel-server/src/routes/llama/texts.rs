@@ -139,6 +139,7 @@ async fn apply_template(app: Arc<App>, call: Call) -> Result<Response, Refusal> 
         calls: Calls::Several,
         variables: body.chat_template_kwargs.unwrap_or_default(),
         format: None,
+        thinking: None,
     };
     let prompt = conversation.render(&model).await?;
     Ok(Json(json!({"prompt": prompt.text})).into_response())
