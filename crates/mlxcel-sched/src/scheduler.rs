@@ -85,6 +85,11 @@ impl Scheduler {
         self.limits.batch_tokens_max = tokens.max(self.limits.sequences_max);
     }
 
+    /// Tokens of a step at most.
+    pub fn batch_tokens_max(&self) -> usize {
+        self.limits.batch_tokens_max
+    }
+
     pub fn traits(&self) -> &Traits {
         &self.traits
     }

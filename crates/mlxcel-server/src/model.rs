@@ -2,6 +2,7 @@
 //! what a request looked like.
 
 mod embedding;
+mod pace;
 mod pool;
 mod source;
 mod text;

@@ -13,6 +13,7 @@ use mlxcel_sched::{Event, Failure, Finish, Logprobs, Request, RequestId, Runner}
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::pace::Pace;
 use super::{LoadError, MakeRunner};
 use crate::metrics::ModelMetrics;
 
@@ -103,6 +104,7 @@ impl ModelThread {
         let is_up = Arc::new(AtomicBool::new(true));
         let unseen = Arc::<AtomicUsize>::default();
         let worker = Worker {
+            pace: Pace::new(runner.scheduler().batch_tokens_max()),
             unseen: Arc::clone(&unseen),
             runner: Some(runner),
             make,
@@ -164,6 +166,7 @@ struct Worker {
     /// `None` after the engine broke down and could not be made anew.
     runner: Option<Runner>,
     make: MakeRunner,
+    pace: Pace,
     routes: HashMap<RequestId, Route>,
     unseen: Arc<AtomicUsize>,
     metrics: Arc<ModelMetrics>,
@@ -199,11 +202,23 @@ impl Worker {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            let events = self.runner.as_mut().map(Runner::step).unwrap_or_default();
+            let events = self.step();
             let now = Instant::now();
             events.into_iter().for_each(|event| self.pass_on(event, now));
             self.tell();
         }
+    }
+
+    fn step(&mut self) -> Vec<Event> {
+        let Some(runner) = &mut self.runner else { return vec![] };
+        runner.set_batch_tokens_max(self.pace.tokens());
+        let (begun, before) = (Instant::now(), runner.stats().steps);
+        let events = runner.step();
+        let stats = runner.stats();
+        if stats.steps > before {
+            self.pace.learn(stats.batch_tokens, begun.elapsed());
+        }
+        events
     }
 
     fn obey(&mut self, command: Command) {

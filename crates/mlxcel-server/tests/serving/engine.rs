@@ -67,12 +67,16 @@ pub struct Faults {
     pub panics: AtomicBool,
     pub fails: AtomicBool,
     pub computes_nan: AtomicBool,
+    /// Milliseconds that every token of a step takes.
+    pub token_ms: AtomicU64,
     /// Making an engine fails.
     pub cannot_start: AtomicBool,
     pub engines_made: AtomicUsize,
     pub steps: AtomicU64,
     /// The largest number of rows in one step.
     pub rows_max: AtomicUsize,
+    /// The largest number of tokens in one step.
+    pub tokens_max: AtomicUsize,
     /// How many steps may pass; `None` for all.
     gate: Mutex<Option<u64>>,
     opened: Condvar,
@@ -133,6 +137,9 @@ impl Program for Script {
         let tokens = feeds.get("tokens").unwrap().to_i64();
         let rows = feeds.get("logit_rows").unwrap().to_i64();
         faults.rows_max.fetch_max(rows.len(), Ordering::SeqCst);
+        faults.tokens_max.fetch_max(tokens.len(), Ordering::SeqCst);
+        let slowness = faults.token_ms.load(Ordering::SeqCst) * tokens.len() as u64;
+        std::thread::sleep(std::time::Duration::from_millis(slowness));
         let next: Vec<i32> = rows.iter().map(|&row| self.after(tokens[row as usize] as u32) as i32).collect();
         let results = outputs.iter().map(|name| match *name {
             step::SAMPLED => HostTensor::new(&[next.len()], &next),

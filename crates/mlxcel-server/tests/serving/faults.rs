@@ -171,3 +171,24 @@ fn an_answer_may_take_only_so_long() {
     house.faults.open_gate();
     house.assert_sound();
 }
+
+/// A slow engine gets short steps, after each of which clients who went give back what they held.
+#[test]
+fn a_slow_engine_is_asked_for_short_steps() {
+    let mut plan = Plan { context: 2048, ..Plan::default() };
+    plan.limits.batch_tokens_max = 1024;
+    let house = House::build(plan);
+    let ask = |letter: &str| {
+        let answer = house.chat(&(letter.repeat(700) + "Y"));
+        assert_eq!(answer.content(), "Z", "{}", answer.text());
+        house.faults.tokens_max.swap(0, Ordering::SeqCst)
+    };
+    ask("x");
+    assert!(ask("y") > 500, "a fast one gets long ones");
+    house.faults.token_ms.store(4, Ordering::SeqCst);
+    ask("z");
+    let most = ask("w");
+    assert!(most <= 130, "{most} tokens of 4 ms are more than half a second");
+    house.faults.token_ms.store(0, Ordering::SeqCst);
+    house.assert_sound();
+}
