@@ -1,5 +1,6 @@
 //! Times steps of a model on the CUDA engine without anything around it: `speed MODEL KIND:SEQUENCES:DEPTH…`, where the
-//! kind is `decode` or `prompt` (then the second number is its tokens). For work on kernels; `mlxcel bench` is for users.
+//! kind is `decode` or `prompt` (then the second number is its tokens). `check:TOKENS:0` compares a prompt in one step with
+//! the same in smaller ones, and a token in company with the same alone. For work on kernels; `mlxcel bench` is for users.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for developers")]
 
 use std::time::Instant;
@@ -29,10 +30,10 @@ fn main() {
     let mut program = engine.compile(&model.graph, &checkpoint, &dims).unwrap();
     println!("{}: loaded in {:.2} s", engine.caps().device, started.elapsed().as_secs_f64());
     for (kind, count, depth) in cases {
-        if kind == "decode" {
-            decode(&mut *program, block, count, depth);
-        } else {
-            prompt(&mut *program, block, count, depth);
+        match kind.as_str() {
+            "decode" => decode(&mut *program, block, count, depth),
+            "check" => check(&mut *program, block, count),
+            _ => prompt(&mut *program, block, count, depth),
         }
     }
 }
@@ -56,7 +57,7 @@ fn decode(program: &mut dyn Program, block: usize, sequences: usize, depth: usiz
             known_len: depth,
         })
         .collect();
-    let mut step = |at: usize| {
+    let make = |at: usize| {
         let mut batch = Batch::new(block);
         for (s, state) in states.iter().enumerate() {
             let blocks = state.blocks[..(at + 1).div_ceil(block)].to_vec();
@@ -69,14 +70,25 @@ fn decode(program: &mut dyn Program, block: usize, sequences: usize, depth: usiz
                 &SamplingParams::default(),
             );
         }
-        run(program, &batch);
+        batch
     };
-    (0..20).for_each(|i| step(depth + i));
+    (0..20).for_each(|i| run(program, &make(depth + i)));
     let started = Instant::now();
     let steps = 100;
-    (0..steps).for_each(|i| step(depth + 20 + i));
+    (0..steps).for_each(|i| run(program, &make(depth + 20 + i)));
     let each = started.elapsed().as_secs_f64() / steps as f64;
-    println!("decode {sequences} at {depth}: {:.3} ms, {:.1} tok/s", each * 1e3, sequences as f64 / each);
+    // Without waiting between steps: what the device alone takes.
+    let started = Instant::now();
+    let mut submit = |i: usize| program.submit(&make(depth + 120 + i).feeds(), &[step::SAMPLED]).unwrap();
+    let tickets: Vec<_> = (0..steps).map(&mut submit).collect();
+    tickets.into_iter().for_each(|t| drop(program.collect(t).unwrap()));
+    let device = started.elapsed().as_secs_f64() / steps as f64;
+    let rate = sequences as f64 / each;
+    println!(
+        "decode {sequences} at {depth}: {:.3} ms, {rate:.1} tok/s ({:.3} ms on the device)",
+        each * 1e3,
+        device * 1e3
+    );
 }
 
 fn prompt(program: &mut dyn Program, block: usize, tokens: usize, depth: usize) {
@@ -91,4 +103,51 @@ fn prompt(program: &mut dyn Program, block: usize, tokens: usize, depth: usize) 
     (0..runs).for_each(|_| run(program, &batch));
     let each = started.elapsed().as_secs_f64() / runs as f64;
     println!("prompt {tokens} at {depth}: {:.3} ms, {:.0} tok/s", each * 1e3, tokens as f64 / each);
+}
+
+/// Steps of these tokens, `each` at a time and `copies` sequences alike: the logits of the last token of the last sequence.
+fn last_logits(
+    program: &mut dyn Program,
+    ids: &[u32],
+    (block, each): (usize, usize),
+    from: usize,
+    copies: usize,
+) -> Vec<f64> {
+    let mut logits = vec![];
+    let mut start = from;
+    while start < ids.len() {
+        let end = (start + each).min(ids.len());
+        let blocks = (0..end.div_ceil(block) as u32).collect();
+        let state = SequenceState { blocks, slot: 0, known_len: end };
+        let mut batch = Batch::new(block);
+        for _ in 0..copies {
+            batch.push(&state, &ids[start..end], start, Logits::Last, &SamplingParams::default());
+        }
+        let ticket = program.submit(&batch.feeds(), &[step::LOGITS]).unwrap();
+        let host = program.collect(ticket).unwrap().remove(0);
+        let row = host.shape()[1];
+        logits = host.to_f64()[(copies - 1) * row..].to_vec();
+        start = end;
+    }
+    logits
+}
+
+fn check(program: &mut dyn Program, block: usize, tokens: usize) {
+    let ids: Vec<u32> = (0..tokens as u32).map(|i| (i * 7919 + i * i % 977) % 30000 + 5).collect();
+    let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let top = |v: &[f64]| (0..v.len()).max_by(|&a, &b| v[a].total_cmp(&v[b])).unwrap();
+    let alone = last_logits(program, &ids, (block, 1), 0, 1);
+    let compare = |what: String, v: Vec<f64>| {
+        let apart: Vec<f64> = v.iter().zip(&alone).map(|(a, b)| a - b).collect();
+        let (relative, equal) = (norm(&apart) / norm(&alone), v == alone);
+        println!("{what}: {relative:.2e} apart, bit by bit {equal}, top {} and {}", top(&v), top(&alone));
+    };
+    for copies in [2, 3, 8, 9, 16, 17, 64, 65, 100, 200] {
+        let v = last_logits(program, &ids, (block, 1), tokens - 1, copies);
+        compare(format!("one of {copies}"), v);
+    }
+    for each in [tokens, 130, 65, 40, 24, 8] {
+        let v = last_logits(program, &ids, (block, each), 0, 1);
+        compare(format!("{each} at a time"), v);
+    }
 }

@@ -31,7 +31,6 @@ KERNEL write_cache(const __grid_constant__ Write p) {
         for (u32 i = threadIdx.x; i < p.v_row; i += blockDim.x)
             store_main(p.v_cache, p.v_type, (u64)slot * p.v_row + i, load_main(p.v, p.type, (u64)blockIdx.x * p.v_stride + i));
     }
-    let_next_start();
 }
 
 struct RopeWrite {
@@ -50,15 +49,19 @@ KERNEL rope_write(const __grid_constant__ RopeWrite p) {
     float position = (float)load_int(p.q.positions, p.q.position_type, t);
     i64 slot = load_int(p.w.slots, p.w.slot_type, t);
     bool kept = slot >= 0 && (u64)slot < p.w.slot_count;
-    u32 heads = p.q.heads + p.k.heads;
+    u32 heads = p.q.heads + p.k.heads, known = 0xffffffff;
+    float sine = 0.f, cosine = 1.f;
     for (u32 i = blockIdx.y * blockDim.x + threadIdx.x; i < heads * per_head; i += gridDim.y * blockDim.x) {
         u32 head = i / per_head, j = i % per_head, first, second;
         bool is_key = head >= p.q.heads;
         const Rope& r = is_key ? p.k : p.q;
         head -= is_key ? p.q.heads : 0;
         float a, b;
-        if (j < r.half) rotated(r, t, head, j, position, first, second, a, b);
-        else {
+        if (j < r.half) {
+            // Threads mostly stay with one pair.
+            if (j != known) angle(r, t, j, position, sine, cosine), known = j;
+            turned(r, t, head, j, sine, cosine, first, second, a, b);
+        } else {
             first = second = j + r.half;
             a = b = load_main(r.x, r.type, (u64)t * r.token_stride + head * width + first);
         }
@@ -75,7 +78,6 @@ KERNEL rope_write(const __grid_constant__ RopeWrite p) {
     if (kept)
         for (u32 i = blockIdx.y * blockDim.x + threadIdx.x; i < p.w.v_row; i += gridDim.y * blockDim.x)
             store_main(p.w.v_cache, p.w.v_type, (u64)slot * p.w.v_row + i, load_main(p.w.v, p.w.type, (u64)t * p.w.v_stride + i));
-    let_next_start();
 }
 
 template <class C, int E> struct __align__(sizeof(C) * E > 16 ? 16 : sizeof(C) * E) Piece {
@@ -119,7 +121,6 @@ template <class C, int E, int HEADS, bool EXACT> DEVICE void attend(const Paged&
     if (p.partial) {
         u32 mine = blockIdx.z + chunk;
         if (mine >= chunks) {
-            let_next_start();
             return;
         }
         chunk = mine, chunks = mine + 1;
@@ -226,7 +227,6 @@ template <class C, int E, int HEADS, bool EXACT> DEVICE void attend(const Paged&
     if (!there && !p.partial)
         for (u32 i = threadIdx.x; i < heads * p.value_width; i += blockDim.x)
             store_main(p.out, p.q_type, ((u64)t * p.heads + head) * p.value_width + i, 0.f);
-    let_next_start();
 }
 
 // Joins the chunks of each token and head: one block for each.
@@ -273,7 +273,6 @@ KERNEL attention_join(const __grid_constant__ Paged p) {
         u32 e = threadIdx.x + i * blockDim.x;
         if (e < p.value_width) store_main(p.out, p.q_type, ((u64)t * p.heads + head) * p.value_width + e, l == 0.f ? 0.f : v[i] * f / l);
     }
-    let_next_start();
 }
 
 #define ATTEND(name, E, HEADS, EXACT) \

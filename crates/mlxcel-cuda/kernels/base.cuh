@@ -205,15 +205,36 @@ DEVICE float block_max(float v, float* shared) {
     return warp_max(all);
 }
 
-// A kernel that the one before may still be running: waits until everything before is written.
-DEVICE void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+// The squares of eight 16-bit numbers, added to a sum one after the other.
+template <class T> DEVICE float add_squares(uint4 eight, float sum) {
+    const T* v = (const T*)&eight;
+#pragma unroll
+    for (int e = 0; e < 8; e++) sum = fmaf(to_float(v[e]), to_float(v[e]), sum);
+    return sum;
 }
-// Lets the next kernel start what does not depend on this one.
+// Eight 16-bit numbers times a scale and the weights of a norm from the `i`th on, if there are any.
+template <class T> DEVICE uint4 normed(uint4 eight, float scale, const void* weight, u32 type, u32 i) {
+    T* v = (T*)&eight;
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        float y = to_float(v[e]) * scale;
+        if (weight) y *= load_main(weight, type, i + e);
+        v[e] = from_float<T>(y);
+    }
+    return eight;
+}
+
+// Lets the next kernel come to the device and start what does not depend on this one. What it does after it has waited
+// still comes after everything that this one does.
 DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// A kernel may start while the ones before are still running: waits until everything before is written.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    let_next_start();
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

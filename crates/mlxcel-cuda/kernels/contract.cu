@@ -44,7 +44,6 @@ KERNEL dot_float(const __grid_constant__ Dot p) {
                 else store_int(p.to, p.to_type, to, (i64)sum[i][j]);
             }
     }
-    let_next_start();
 }
 
 // One thread for each result, in f64 or in whole numbers.

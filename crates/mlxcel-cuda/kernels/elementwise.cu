@@ -257,7 +257,6 @@ template <class R> DEVICE void run(const Elementwise& p) {
         if (is_float(p.out_type)) R::store(p.out, p.out_type, i, R::as_float(last));
         else store_int(p.out, p.out_type, i, last);
     }
-    let_next_start();
 }
 
 KERNEL elementwise_narrow(const __grid_constant__ Elementwise p) { run<Narrow>(p); }

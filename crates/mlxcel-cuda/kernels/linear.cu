@@ -57,7 +57,6 @@ template <class T> DEVICE void rows(const Linear& p) {
         if (p.bias) v = to_float(from_float<T>(v)) + to_float(from_float<T>(bias));
         if (lane == 0) ((T*)p.y)[(first + t) * p.y_stride + n] = from_float<T>(v);
     }
-    let_next_start();
 }
 
 KERNEL linear_rows_f32(const __grid_constant__ Linear p) { rows<float>(p); }
@@ -89,5 +88,4 @@ KERNEL decode_rows(const __grid_constant__ Decode p) {
         decode8(p.w, row, k, v);
         for (u32 i = 0; i < 8 && k + i < p.w.cols; i++) store_float(p.to, p.type, to * p.w.cols + k + i, v[i]);
     }
-    let_next_start();
 }

@@ -173,19 +173,17 @@ template <class T> DEVICE const u16* staged(const Linear& p, const u16* x, u32 c
     __shared__ float shared[32];
     for (u32 t = 0; t < count; t++) {
         T* row = (T*)rows + t * (p.k + 32);
-        for (u32 i = threadIdx.x * 8; i < p.k; i += 2048) *(uint4*)(row + i) = *(const uint4*)(x + t * p.x_stride + i);
+        float squares = 0.f;
+        for (u32 i = threadIdx.x * 8; i < p.k; i += 2048) {
+            uint4 v = *(const uint4*)(x + t * p.x_stride + i);
+            *(uint4*)(row + i) = v;
+            squares = add_squares<T>(v, squares);
+        }
+        if (!p.norm) continue;
+        float scale = 1.f / sqrtf(block_sum(squares, shared) / (float)p.k + p.eps);
+        for (u32 i = threadIdx.x * 8; i < p.k; i += 2048) *(uint4*)(row + i) = normed<T>(*(const uint4*)(row + i), scale, p.norm, p.norm_type, i);
     }
     __syncthreads();
-    if (p.norm) {
-        for (u32 t = 0; t < count; t++) {
-            T* row = (T*)rows + t * (p.k + 32);
-            float squares = 0.f;
-            for (u32 i = threadIdx.x; i < p.k; i += 256) squares = fmaf(to_float(row[i]), to_float(row[i]), squares);
-            float scale = 1.f / sqrtf(block_sum(squares, shared) / (float)p.k + p.eps);
-            for (u32 i = threadIdx.x; i < p.k; i += 256) row[i] = from_float<T>(to_float(row[i]) * scale * load_main(p.norm, p.norm_type, i));
-        }
-        __syncthreads();
-    }
     return (const u16*)rows;
 }
 
@@ -285,7 +283,6 @@ template <class N, class Row, int TILES, bool GATED> DEVICE void product(const L
             ((T*)p.y)[(first + t) * p.y_stride + n] = from_float<T>(y);
         }
     }
-    let_next_start();
 }
 
 #define PRODUCT(name, N, Row) \

@@ -41,7 +41,6 @@ template <class T> DEVICE void copy(const Copy& p) {
         }
         to[a + rest * p.to_strides[0]] = from[b + rest * p.from_strides[0]];
     }
-    let_next_start();
 }
 
 KERNEL copy_strided(const __grid_constant__ Copy p) {
@@ -111,7 +110,6 @@ KERNEL gather(const __grid_constant__ Gather p) {
         i64 index = clamped(load_int(p.indices, p.index_type, k), p.n);
         move(p.to + i * p.size, p.from + (((u64)outer * p.n + index) * p.inner + j) * p.size, p.size);
     }
-    let_next_start();
 }
 
 struct TakeAlong {

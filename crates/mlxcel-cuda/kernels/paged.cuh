@@ -22,4 +22,6 @@ struct Paged {
     u32 window, splits;
     float scale, softcap;
     u32 has_sinks;
+    // Whether positions, sequences and the table are there before the kernels before have ended.
+    u32 early;
 };

@@ -87,7 +87,6 @@ KERNEL reduce(const __grid_constant__ Reduce p) {
             if (lane == 0) store_int(p.to, p.type, line, v);
         }
     }
-    let_next_start();
 }
 
 // Lines of a dense tensor along one axis: element `i` of line `l` is at `(l / inner * length + i) * inner + l % inner`.

@@ -16,13 +16,23 @@ struct Rope {
     float scale;
 };
 
-// The two elements of pair `j` of a head, rotated.
-DEVICE void rotated(const Rope& p, u32 t, u32 head, u32 j, float position, u32& first, u32& second, float& a, float& b) {
-    float sine, cosine;
+// The angle of pair `j` of a token, as what both elements are multiplied by.
+DEVICE void angle(const Rope& p, u32 t, u32 j, float position, float& sine, float& cosine) {
     sincosf(position * p.frequencies[t * p.frequency_stride + j], &sine, &cosine);
     sine *= p.scale, cosine *= p.scale;
+}
+
+// The two elements of pair `j` of a head, turned by an angle.
+DEVICE void turned(const Rope& p, u32 t, u32 head, u32 j, float sine, float cosine, u32& first, u32& second, float& a, float& b) {
     first = p.interleaved ? 2 * j : j, second = p.interleaved ? 2 * j + 1 : j + p.half;
     u64 from = (u64)t * p.token_stride + head * p.width;
     float u = load_main(p.x, p.type, from + first), v = load_main(p.x, p.type, from + second);
     a = u * cosine - v * sine, b = v * cosine + u * sine;
+}
+
+// The two elements of pair `j` of a head, rotated.
+DEVICE void rotated(const Rope& p, u32 t, u32 head, u32 j, float position, u32& first, u32& second, float& a, float& b) {
+    float sine, cosine;
+    angle(p, t, j, position, sine, cosine);
+    turned(p, t, head, j, sine, cosine, first, second, a, b);
 }

@@ -111,7 +111,9 @@ impl Context {
                 let missing = || CudaError::Kernels { reason: format!("there is no kernel '{name}'") };
                 let module =
                     self.modules.iter().find(|(_, names)| names.contains(name)).ok_or_else(missing)?;
-                (self.driver.function(module.0, &c_name(name)?)?, SHARED_ALWAYS)
+                let function = self.driver.function(module.0, &c_name(name)?)?;
+                self.driver.prefer_shared(function)?;
+                (function, SHARED_ALWAYS)
             }
         };
         if shared > allowed {

@@ -33,6 +33,22 @@ pub(crate) struct Shape {
     pub(crate) overlaps: bool,
 }
 
+/// How a kernel that copies whole tiles of 16-bit numbers finds them: the numbers of the first axis lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    /// Axes that there are; the others have no meaning.
+    pub(crate) rank: u32,
+    pub(crate) sizes: [u64; 3],
+    /// Bytes from one to the next of the second axis and the third.
+    pub(crate) strides: [u64; 2],
+    pub(crate) tile: [u32; 3],
+    /// Whether pieces of 16 bytes are exchanged by the row's number, which needs rows of 128.
+    pub(crate) is_swizzled: bool,
+}
+
+/// What the driver makes of it for the device.
+pub(crate) type Described = [u64; 16];
+
 /// The calls that the engine makes.
 pub(crate) trait Driver: Send + Sync {
     fn version(&self) -> Result<i32>;
@@ -66,6 +82,10 @@ pub(crate) trait Driver: Send + Sync {
     fn unload_module(&self, module: Handle) -> Result<()>;
     fn function(&self, module: Handle, name: &CStr) -> Result<Handle>;
     fn allow_shared(&self, function: Handle, bytes: u32) -> Result<()>;
+    /// Asks for as much shared memory as there is beside a kernel, so that kernels which do not fit the same division of
+    /// a multiprocessor's memory need not wait for each other.
+    fn prefer_shared(&self, function: Handle) -> Result<()>;
+    fn describe(&self, at: Address, tiles: &Tiles) -> Result<Described>;
     /// Starts a kernel with these arguments, each the bytes of one parameter.
     fn launch(&self, function: Handle, shape: Shape, arguments: &[&[u8]], stream: Handle) -> Result<()>;
     fn begin_capture(&self, stream: Handle) -> Result<()>;
@@ -96,6 +116,10 @@ struct LaunchConfig {
     attributes: *const LaunchAttribute,
     count: c_uint,
 }
+
+/// The driver wants the description at a multiple of 64 bytes.
+#[repr(C, align(64))]
+struct Aligned(Described);
 
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 const OVERLAPS: u32 = 6;
@@ -148,6 +172,8 @@ api! {
     module_function = "cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
     function_set = "cuFuncSetAttribute" (*mut c_void, c_int, c_int);
     launch = "cuLaunchKernelEx" (*const LaunchConfig, *mut c_void, *mut *mut c_void, *mut *mut c_void);
+    describe = "cuTensorMapEncodeTiled"
+        (*mut Aligned, c_int, c_uint, u64, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int);
     begin_capture = "cuStreamBeginCapture_v2" (*mut c_void, c_int);
     end_capture = "cuStreamEndCapture" (*mut c_void, *mut *mut c_void);
     instantiate = "cuGraphInstantiateWithFlags" (*mut *mut c_void, *mut c_void, u64);
@@ -383,6 +409,32 @@ impl Driver for Loaded {
     fn allow_shared(&self, function: Handle, bytes: u32) -> Result<()> {
         // `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
         call!(self.function_set(pointer(function), 8, bytes as c_int))
+    }
+
+    fn prefer_shared(&self, function: Handle) -> Result<()> {
+        // `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`, in percent.
+        call!(self.function_set(pointer(function), 9, 100))
+    }
+
+    fn describe(&self, at: Address, tiles: &Tiles) -> Result<Described> {
+        let (mut out, ones) = (Aligned([0; 16]), [1; 3]);
+        let swizzle = if tiles.is_swizzled { 3 } else { 0 };
+        // 16-bit numbers without a sign, no interleaving, lines of 128 bytes, zeros beyond the edges.
+        call!(self.describe(
+            &mut out,
+            1,
+            tiles.rank,
+            at,
+            tiles.sizes.as_ptr(),
+            tiles.strides.as_ptr(),
+            tiles.tile.as_ptr(),
+            ones.as_ptr(),
+            0,
+            swizzle,
+            2,
+            0
+        ))?;
+        Ok(out.0)
     }
 
     fn launch(&self, function: Handle, shape: Shape, arguments: &[&[u8]], stream: Handle) -> Result<()> {

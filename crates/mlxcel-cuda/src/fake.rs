@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
 
-use crate::driver::{Address, Attribute, Driver, Handle, Shape};
+use crate::driver::{Address, Attribute, Described, Driver, Handle, Shape, Tiles};
 use crate::error::{CudaError, Result};
 
 #[derive(Default)]
@@ -158,6 +158,12 @@ impl Driver for Fake {
     }
     fn allow_shared(&self, _: Handle, _: u32) -> Result<()> {
         self.note("allow_shared").map(drop)
+    }
+    fn describe(&self, _: Address, _: &Tiles) -> Result<Described> {
+        self.note("describe").map(|_| [0; 16])
+    }
+    fn prefer_shared(&self, _: Handle) -> Result<()> {
+        self.note("prefer_shared").map(drop)
     }
     fn launch(&self, _: Handle, shape: Shape, arguments: &[&[u8]], _: Handle) -> Result<()> {
         assert!(!shape.grid.contains(&0) && !arguments.is_empty());

@@ -1,6 +1,7 @@
 //! The parameters of a kernel as the bytes it takes them in, with the places where addresses go, which are only known
 //! once memory was laid out. Fields are aligned as C aligns them.
 
+use crate::driver::{Described, Tiles};
 use crate::view::{RootId, View};
 
 /// Where the address of a root plus an offset is to be written.
@@ -9,6 +10,8 @@ pub(crate) struct Patch {
     pub(crate) at: usize,
     pub(crate) root: RootId,
     pub(crate) offset: u64,
+    /// The driver's description of these tiles there goes in instead of the address.
+    pub(crate) tiles: Option<Tiles>,
 }
 
 /// One struct of parameters, or several scalars that each are one.
@@ -94,8 +97,32 @@ impl Params {
 
     pub(crate) fn place(self, root: RootId, offset: u64) -> Self {
         let mut p = self.put(&0u64.to_le_bytes());
-        p.patches.push(Patch { at: p.bytes.len() - 8, root, offset });
+        p.patches.push(Patch { at: p.bytes.len() - 8, root, offset, tiles: None });
         p
+    }
+
+    /// Room for the description of tiles. Only at the start of a struct.
+    pub(crate) fn tiles(mut self, root: RootId, offset: u64, tiles: Tiles) -> Self {
+        let at = self.bytes.len();
+        debug_assert!(at.is_multiple_of(64), "descriptions come first");
+        self.bytes.resize(at + size_of::<Described>(), 0);
+        self.alignment = self.alignment.max(64);
+        self.patches.push(Patch { at, root, offset, tiles: Some(tiles) });
+        self
+    }
+
+    /// A description that nothing reads.
+    pub(crate) fn no_tiles(mut self) -> Self {
+        self.bytes.resize(self.bytes.len() + size_of::<Described>(), 0);
+        self
+    }
+
+    /// Another struct after this one, whose alignment divides what is there.
+    pub(crate) fn join(mut self, other: Params) -> Self {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.patches.extend(other.patches.into_iter().map(|p| Patch { at: p.at + at, ..p }));
+        self
     }
 
     pub(crate) fn view_or_null(self, v: Option<&View>) -> Self {

@@ -169,7 +169,7 @@ impl CudaProgram {
         let plan = Plan {
             outputs: outputs.collect(),
             fed: (first, (end - first) as usize),
-            tape: resolve(&roots, steps, &layout, arena),
+            tape: resolve(&*self.ctx.driver, &roots, steps, (&layout, arena))?,
             inputs,
             runs: 0,
             graph: None,

@@ -1,7 +1,7 @@
 //! A step as the device runs it: a row of kernels and copies with every address in place. Made from steps that name
 //! roots; laying the roots out in one arena is done here, by when they are used first and last.
 
-use crate::driver::{Address, Handle, Shape};
+use crate::driver::{Address, Driver, Handle, Shape};
 use crate::error::Result;
 use crate::params::Params;
 use crate::view::RootId;
@@ -191,7 +191,12 @@ pub(crate) enum Ready {
 }
 
 /// Puts addresses in place: those of the arena begin at `arena`.
-pub(crate) fn resolve(roots: &[Root], steps: Vec<Step>, layout: &Layout, arena: Address) -> Tape {
+pub(crate) fn resolve(
+    driver: &dyn Driver,
+    roots: &[Root],
+    steps: Vec<Step>,
+    (layout, arena): (&Layout, Address),
+) -> Result<Tape> {
     let address = |(root, offset): (RootId, u64)| {
         address(&roots[root], layout.offsets[root], arena).wrapping_add(offset)
     };
@@ -201,7 +206,13 @@ pub(crate) fn resolve(roots: &[Root], steps: Vec<Step>, layout: &Layout, arena: 
             Step::Launch { function, shape, mut params } => {
                 for patch in std::mem::take(&mut params.patches) {
                     let at = address((patch.root, patch.offset));
-                    params.bytes[patch.at..patch.at + 8].copy_from_slice(&at.to_le_bytes());
+                    let words = match patch.tiles {
+                        Some(tiles) => driver.describe(at, &tiles)?.to_vec(),
+                        None => vec![at],
+                    };
+                    for (place, word) in params.bytes[patch.at..].chunks_exact_mut(8).zip(words) {
+                        place.copy_from_slice(&word.to_le_bytes());
+                    }
                 }
                 Ready::Launch { function, shape, params }
             }
@@ -213,7 +224,7 @@ pub(crate) fn resolve(roots: &[Root], steps: Vec<Step>, layout: &Layout, arena: 
             Step::Jump { to } => Ready::Jump { to },
         });
     }
-    tape
+    Ok(tape)
 }
 
 /// The address of a root.

@@ -5,14 +5,16 @@ use mlxcel_ir::{DType, GgufFormat, HostTensor, Node, Op, QuantFormat, Value};
 
 use super::{Frame, Held, Lower, Result, grid};
 use crate::code::gated;
+use crate::driver::Shape;
 use crate::params::Params;
+use crate::tape::RootKind;
 use crate::view::{View, code};
 
 /// A weight in any form.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
-    held: Held,
-    dtype: DType,
+    pub(super) held: Held,
+    pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
 }
 
@@ -44,7 +46,7 @@ pub(super) fn tables() -> HostTensor {
 
 /// Which kernel multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Product {
+pub(super) enum Product {
     /// In f32, whatever the types.
     Rows(DType),
     /// In tensor cores: the kernel for up to 8 rows at a time, and one for up to 16 if there is.
@@ -159,7 +161,7 @@ impl Lower<'_> {
         p.address(self.tables).int(format).int(dtype).int(bits).int(group).int(cols).int(0)
     }
 
-    fn decode(&mut self, out: &View, w: &Matrix, ids: Option<&View>) -> Result<()> {
+    pub(super) fn decode(&mut self, out: &View, w: &Matrix, ids: Option<&View>) -> Result<()> {
         let cols = w.shape.last().copied().unwrap_or(1);
         let rows = out.elements().checked_div(cols).unwrap_or(0);
         let limit = w.shape[..w.shape.len().saturating_sub(1)].iter().product::<usize>();
@@ -277,9 +279,11 @@ impl Lower<'_> {
         if x.dtype != DType::BF16 || !matches!(product(&job), Product::Tensor(..)) {
             return Ok(false);
         }
-        let mut p = self.linear_params(&job);
+        let mut p = self.linear_params(&job, job.staged() > 0);
         p.set_last_int(gate.activation as u32 + 1);
-        self.launch(name, grid([self.share(n, 1), 1, 1], 256, job.staged()), p)?;
+        if !self.multiply_streamed(&job, Some(gate.activation))? {
+            self.launch(name, self.shape_for(w, grid([self.share(n, 1), 1, 1], 256, job.staged())), p)?;
+        }
         gate.nodes.iter().for_each(|&i| frame.done[i] = true);
         self.hold(frame, gate.end, 0, Held::Tensor(out));
         Ok(true)
@@ -331,46 +335,22 @@ impl Lower<'_> {
         Ok((dense, m, width as i64))
     }
 
-    /// Many rows at once, where the device has the instructions for it: packed weights are decoded first, which pays
-    /// once there are rows enough. Whether it was done.
-    fn multiply_many(&mut self, job: &Job<'_>) -> Result<bool> {
-        let Product::Tensor(..) = product(job) else { return Ok(false) };
-        let plain = job.w.dtype == job.x.dtype;
-        let enough = if plain { MANY } else { MANY_PACKED };
-        if self.ctx.facts.capability != (9, 0) || job.ids.is_some() || job.m < enough {
-            return Ok(false);
-        }
-        let (rows, cols, stages) = match (job.m, job.n) {
-            (..=64, _) => (64, 64, 6),
-            (..=256, _) => (128, 64, 4),
-            _ => (128, 128, 3),
-        };
-        let name = match (job.x.dtype, rows, cols) {
-            (DType::BF16, 64, _) => "gemm_bf16_64",
-            (DType::BF16, _, 64) => "gemm_bf16_128",
-            (DType::BF16, ..) => "gemm_bf16_many",
-            (_, 64, _) => "gemm_f16_64",
-            (_, _, 64) => "gemm_f16_128",
-            _ => "gemm_f16_many",
-        };
-        let decoded;
-        let w = if plain {
-            job.w
-        } else {
-            let view = self.fresh(job.x.dtype, &[job.n, job.k])?;
-            self.decode(&view, job.w, None)?;
-            decoded = Matrix { dtype: view.dtype, shape: view.shape.clone(), held: Held::Tensor(view) };
-            &decoded
-        };
-        let p = self.linear_params(&Job { w, ..*job });
-        let blocks = [job.m.div_ceil(rows), job.n.div_ceil(cols), 1];
-        let shared = stages * (rows + cols) * 128 + 1024;
-        self.launch(name, grid(blocks, 2 * rows as u32, shared), p)?;
-        Ok(true)
+    /// How a kernel is started that begins to read its weight before it waits for the kernels before: a weight that is
+    /// computed in the step must be there first.
+    pub(super) fn shape_for(&self, w: &Matrix, shape: Shape) -> Shape {
+        Shape { overlaps: shape.overlaps && self.is_stored(w), ..shape }
     }
 
-    /// The fields of the kernels' struct.
-    fn linear_params(&self, job: &Job<'_>) -> Params {
+    /// Whether a weight lies on the device from the start.
+    pub(super) fn is_stored(&self, w: &Matrix) -> bool {
+        match &w.held {
+            Held::Tensor(view) => matches!(self.roots[view.root].kind, RootKind::Fixed(_)),
+            Held::Packed(_) => true,
+        }
+    }
+
+    /// The fields of the kernels' struct; `staged` says whether rows of `x` go to shared memory first.
+    pub(super) fn linear_params(&self, job: &Job<'_>, staged: bool) -> Params {
         let p = Params::new()
             .view(job.x)
             .view(job.out)
@@ -389,7 +369,7 @@ impl Lower<'_> {
             None => p.int(0).int(0).int(0).int(0),
         };
         let p = p.view_or_null(job.norm.map(|n| n.0)).int(job.norm.map_or(0, |n| code(n.0.dtype)));
-        p.float(job.norm.map_or(0.0, |n| n.1)).flag(job.staged() > 0).int(0)
+        p.float(job.norm.map_or(0.0, |n| n.1)).flag(staged).int(0)
     }
 
     /// Blocks that share the rows of a weight out, so that each multiprocessor has two.
@@ -399,10 +379,10 @@ impl Lower<'_> {
     }
 
     fn multiply(&mut self, job: &Job<'_>) -> Result<()> {
-        if self.multiply_many(job)? {
+        if self.multiply_many(job)? || self.multiply_streamed(job, None)? {
             return Ok(());
         }
-        let p = self.linear_params(job);
+        let p = self.linear_params(job, job.staged() > 0);
         match product(job) {
             Product::Rows(dtype) => {
                 let name = match dtype {
@@ -420,7 +400,7 @@ impl Lower<'_> {
                     (None, _) => (few, job.m.div_ceil(8)),
                 };
                 let blocks = self.share(job.n, rows);
-                self.launch(name, grid([blocks, rows, 1], 256, job.staged()), p)
+                self.launch(name, self.shape_for(job.w, grid([blocks, rows, 1], 256, job.staged())), p)
             }
         }
     }
@@ -461,33 +441,29 @@ fn gate(frame: &Frame<'_>, index: usize) -> Option<Gate> {
 
 /// Which matrix of a stack each row takes.
 #[derive(Clone, Copy)]
-struct Chosen<'a> {
+pub(super) struct Chosen<'a> {
     ids: &'a View,
     experts: usize,
     choices: usize,
     shared: bool,
 }
 
-/// Rows from which on tiles of both sides are shared by a block of threads.
-const MANY: usize = 17;
-const MANY_PACKED: usize = 65;
-
 /// A product to be made.
 #[derive(Clone, Copy)]
-struct Job<'a> {
-    x: &'a View,
-    stride: i64,
-    out: &'a View,
-    w: &'a Matrix,
-    bias: Option<&'a View>,
-    ids: Option<Chosen<'a>>,
+pub(super) struct Job<'a> {
+    pub(super) x: &'a View,
+    pub(super) stride: i64,
+    pub(super) out: &'a View,
+    pub(super) w: &'a Matrix,
+    pub(super) bias: Option<&'a View>,
+    pub(super) ids: Option<Chosen<'a>>,
     /// Added to the rounded result, with the distance of its rows.
-    residual: Option<(&'a View, i64)>,
+    pub(super) residual: Option<(&'a View, i64)>,
     /// Rows are normed with this weight first.
-    norm: Option<(&'a View, f64)>,
-    m: usize,
-    n: usize,
-    k: usize,
+    pub(super) norm: Option<(&'a View, f64)>,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
 }
 
 /// Bytes that rows may take in shared memory, so that two blocks find room.
@@ -503,7 +479,7 @@ impl Job<'_> {
     }
 }
 
-fn product(job: &Job<'_>) -> Product {
+pub(super) fn product(job: &Job<'_>) -> Product {
     let dtype = job.x.dtype;
     let aligned = job.k.is_multiple_of(8) && job.stride % 8 == 0 && job.x.offset % 8 == 0;
     if !matches!(dtype, DType::BF16 | DType::F16) || !aligned {

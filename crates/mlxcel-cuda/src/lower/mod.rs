@@ -5,9 +5,11 @@ mod contract;
 mod control;
 mod elementwise;
 mod linear;
+mod many;
 mod model;
 mod movement;
 mod reduce;
+mod stream;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,6 +44,8 @@ pub(crate) struct Leaves {
 pub(crate) struct Constants {
     known: HashMap<HostTensor, Address>,
     blocks: Vec<Block>,
+    /// Numbers that kernels count with and leave at zero.
+    counts: Option<Block>,
 }
 
 impl Constants {
@@ -57,7 +61,20 @@ impl Constants {
         self.known.insert(t.clone(), at);
         Ok(at)
     }
+
+    /// Room for so many counts of 32 bits, all zero.
+    pub(crate) fn counts(&mut self, ctx: &Arc<Context>, wanted: usize) -> Result<Address> {
+        let bytes = (wanted * 4).max(COUNTS) as u64;
+        let block = match self.counts.take().filter(|b| b.bytes >= bytes) {
+            Some(block) => block,
+            None => Block::zeroed(ctx, bytes, "counts of shares")?,
+        };
+        Ok(self.counts.insert(block).at)
+    }
 }
+
+/// Bytes of counts; more than any device has multiprocessors, so that they are made once.
+const COUNTS: usize = 4 << 10;
 
 /// A value while a graph is lowered.
 #[derive(Clone, Debug)]

@@ -4,11 +4,15 @@ use mlxcel_ir::{DType, Node, Op, PagedSpec};
 
 use super::{Lower, Result, grid};
 use crate::params::Params;
+use crate::tape::RootKind;
 use crate::view::{View, code};
 
 /// Keys that one block of threads takes, and its warps; as in `kernels/attention.cu`.
 const CHUNK: usize = 256;
 const WARPS: usize = 8;
+
+/// The same in `kernels/decode.cu`.
+const NARROW_CHUNK: usize = 1024;
 
 impl Lower<'_> {
     pub(super) fn model_op(&mut self, node: &Node, x: &[View]) -> Result<Vec<View>> {
@@ -125,7 +129,8 @@ impl Lower<'_> {
         let p = p.int(hkv * width).int(if values == 1 { hkv * value_width } else { 0 });
         let p = p.long((k_cache.shape[0] * block) as i64);
         // A few tokens are shared out among several blocks each.
-        let parts = if name == "rope_write" && tokens <= 64 { (q.shape[1] + hkv).div_ceil(4) } else { 1 };
+        let each = if tokens <= 64 { 4 } else { 16 };
+        let parts = if name == "rope_write" && tokens <= 512 { (q.shape[1] + hkv).div_ceil(each) } else { 1 };
         self.launch(name, grid([tokens, parts, 1], 256, 0), p)?;
         let out = self.fresh_like(&node.types[0])?;
         let shared_values = v_cache.as_ref().unwrap_or(&k_cache);
@@ -141,14 +146,16 @@ impl Lower<'_> {
         let pages = table.shape[1];
         if let Some(name) = flash(job, tokens, width) {
             let p = self.attention_params(job, (None, 1));
-            // Two tiles of 64 keys and values.
-            return self.launch(name, grid([tokens.div_ceil(64), heads, 1], 128, 4 * 64 * width * 2), p);
+            // Two tiles of 64 keys and values; the queries lie there first.
+            return self.launch(name, grid([tokens.div_ceil(128), heads, 1], 256, 4 * 64 * width * 2), p);
         }
         let (name, at_once) = variant(job.k.dtype, width, job.value_width);
         let sets = hkv * (heads / hkv).div_ceil(at_once);
-        let mut chunks = (pages * block).div_ceil(CHUNK);
+        let narrow = narrow(job, width);
+        let chunk = if narrow.is_some() { NARROW_CHUNK } else { CHUNK };
+        let mut chunks = (pages * block).div_ceil(chunk);
         if let Some(window) = job.spec.window {
-            chunks = chunks.min(window.div_ceil(CHUNK) + 1);
+            chunks = chunks.min(window.div_ceil(chunk) + 1);
         }
         let apart = chunks > 1;
         let splits = if apart { chunks } else { 1 };
@@ -158,6 +165,11 @@ impl Lower<'_> {
             None
         };
         let p = self.attention_params(job, (partial.as_ref(), splits));
+        if let Some((name, join)) = narrow {
+            // For each of eight warps 16 keys and values.
+            self.launch(name, grid([tokens, sets, splits], 256, 8 * 32 * width * 2), p.clone())?;
+            return if apart { self.launch(join, grid([tokens, heads, 1], 512, 0), p) } else { Ok(()) };
+        }
         let room = at_once * job.value_width;
         let shared = 4 * (WARPS * room + 2 * WARPS * at_once);
         self.launch(name, grid([tokens, sets, splits], 256, shared), p.clone())?;
@@ -181,7 +193,9 @@ impl Lower<'_> {
         let p = p.int(sinks.map_or(0, |s| code(s.dtype))).int(tokens).int(heads).int(hkv).int(width);
         let p = p.int(job.value_width).int(job.v.shape[3]).int(block).int(pages).int(sequences);
         let p = p.int(job.spec.window.unwrap_or(0)).int(splits).float(job.spec.scale);
-        p.float(job.spec.softcap.unwrap_or(0.0)).flag(sinks.is_some()).end()
+        let fed = |v: &View| self.roots[v.root].kind == RootKind::Fed;
+        let early = [0, 1, 3].iter().all(|&i| fed(&job.rest[i]));
+        p.float(job.spec.softcap.unwrap_or(0.0)).flag(sinks.is_some()).flag(early).end()
     }
 
     /// Recurrent layers; `at` is the operand that holds the state.
@@ -266,6 +280,20 @@ fn flash(job: &Paged<'_>, tokens: usize, width: usize) -> Option<&'static str> {
         (DType::BF16, 128) => Some("flash_bf16_128"),
         (DType::F16, 64) => Some("flash_f16_64"),
         (DType::F16, 128) => Some("flash_f16_128"),
+        _ => None,
+    }
+}
+
+/// The kernels that attend for single tokens of 16-bit numbers and join their chunks, if there are for these heads.
+fn narrow(job: &Paged<'_>, width: usize) -> Option<(&'static str, &'static str)> {
+    let alike = job.q.dtype == job.k.dtype && job.value_width == width && job.v.shape[3] == width;
+    let aligned = job.q.offset % 8 == 0 && job.q.strides[0] % 8 == 0;
+    match (job.q.dtype, width) {
+        _ if !alike || !aligned => None,
+        (DType::BF16, 64) => Some(("decode_bf16_64", "decode_join_bf16_64")),
+        (DType::BF16, 128) => Some(("decode_bf16_128", "decode_join_bf16_128")),
+        (DType::F16, 64) => Some(("decode_f16_64", "decode_join_f16_64")),
+        (DType::F16, 128) => Some(("decode_f16_128", "decode_join_f16_128")),
         _ => None,
     }
 }
