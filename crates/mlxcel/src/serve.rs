@@ -60,6 +60,8 @@ fn start_log(format: LogFormat, level: LogLevel) {
 fn check_gpu_layers(asked: &str) -> Result<()> {
     match asked {
         "0" | "auto" => Ok(()),
-        _ => bail!("no engine of this build uses a GPU; leave out --n-gpu-layers, or give 0"),
+        _ => bail!(
+            "a model is computed as a whole by one engine; leave out --n-gpu-layers or give 0, and choose with --engine"
+        ),
     }
 }

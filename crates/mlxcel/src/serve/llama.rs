@@ -65,8 +65,8 @@ fn command() -> Command {
     let command =
         Serve::augment_args(Command::new("mlxcel-server")).about(about).version(env!("CARGO_PKG_VERSION"));
     let layers = Arg::new("n_gpu_layers").long("n-gpu-layers").value_name("N").help_heading("Engine");
-    let mut command =
-        command.arg(layers.help("Layers on a GPU: 0 or auto, since no engine of this build has one"));
+    let mut command = command
+        .arg(layers.help("Layers on a GPU: 0 or auto, since one engine computes the whole model (--engine)"));
     for name in ALWAYS {
         command = command.arg(Arg::new(*name).long(*name).action(ArgAction::SetTrue).hide(true));
     }
