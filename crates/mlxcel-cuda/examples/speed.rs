@@ -1,6 +1,7 @@
 //! Times steps of a model on the CUDA engine without anything around it: `speed MODEL KIND:SEQUENCES:DEPTH…`, where the
-//! kind is `decode` or `prompt` (then the second number is its tokens). `check:TOKENS:0` compares a prompt in one step with
-//! the same in smaller ones, and a token in company with the same alone. For work on kernels; `mlxcel bench` is for users.
+//! model is a folder, with `@f32` after it for activations in f32, and the kind is `decode` or `prompt` (then the second number is its tokens). `check:TOKENS:0` compares a prompt in one step with
+//! the same in smaller ones, and a token in company with the same alone; `greedy:TOKENS:COUNT` prints what follows the prompt
+//! 5, 42, 79, …. For work on kernels; `mlxcel bench` is for users.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for developers")]
 
 use std::time::Instant;
@@ -15,8 +16,12 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let engine = CudaEngine::new(CudaOptions::default()).unwrap();
     let block = engine.caps().block_size;
-    let checkpoint = Checkpoint::open(&arguments[0]).unwrap();
-    let model = mlxcel_models::load(&checkpoint, DType::BF16).unwrap();
+    let (folder, dtype) = match arguments[0].strip_suffix("@f32") {
+        Some(folder) => (folder, DType::F32),
+        None => (arguments[0].as_str(), DType::BF16),
+    };
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let model = mlxcel_models::load(&checkpoint, dtype).unwrap();
     let cases: Vec<(String, usize, usize)> = arguments[1..].iter().map(|a| parse(a)).collect();
     let room = |c: &(String, usize, usize)| match c.0.as_str() {
         "decode" => c.1 * (c.2 + 300).div_ceil(block),
@@ -32,6 +37,7 @@ fn main() {
     for (kind, count, depth) in cases {
         match kind.as_str() {
             "decode" => decode(&mut *program, block, count, depth),
+            "greedy" => greedy(&mut *program, block, count, depth),
             "check" => check(&mut *program, block, count),
             _ => prompt(&mut *program, block, count, depth),
         }
@@ -150,4 +156,21 @@ fn check(program: &mut dyn Program, block: usize, tokens: usize) {
         let v = last_logits(program, &ids, (block, each), 0, 1);
         compare(format!("{each} at a time"), v);
     }
+}
+
+/// The tokens that follow a prompt, each the most likely.
+fn greedy(program: &mut dyn Program, block: usize, tokens: usize, count: usize) {
+    let mut ids: Vec<u32> = (0..tokens as u32).map(|i| i * 37 % 1000 + 5).collect();
+    let mut from = 0;
+    for _ in 0..count {
+        let blocks = (0..ids.len().div_ceil(block) as u32).collect();
+        let state = SequenceState { blocks, slot: 0, known_len: ids.len() };
+        let mut batch = Batch::new(block);
+        batch.push(&state, &ids[from..], from, Logits::Last, &SamplingParams::default());
+        let ticket = program.submit(&batch.feeds(), &[step::SAMPLED]).unwrap();
+        let sampled = program.collect(ticket).unwrap().remove(0).to_i64()[0];
+        from = ids.len();
+        ids.push(sampled as u32);
+    }
+    println!("greedy {:?}", &ids[tokens..]);
 }

@@ -1,7 +1,7 @@
 // Products of many rows of 16-bit numbers on Hopper. One warp brings tiles of both sides to shared memory, some steps ahead;
 // two groups of four warps multiply them in tensor cores. Weights are on their way before the kernels before have ended.
-// Whole rounds of tiles go to the blocks one by one; what is left is cut along the width into equal shares, whose sums go
-// through memory and are added in their order. On other architectures the kernels are empty
+// Tiles go to the blocks one by one; those that do not fill a round may be cut along the width into equal shares, whose
+// sums go through memory and are added in their order. On other architectures the kernels are empty
 // and never started.
 #include "async.cuh"
 #include "linear.cuh"
@@ -12,6 +12,8 @@ struct Gemm {
     // Shares of sums: two for each block; and how many of a tile's have come.
     float* shares;
     u32* come;
+    // The tiles that are cut, the first ones.
+    u32 cut, unused;
 };
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
@@ -46,16 +48,15 @@ struct Piece {
     u32 tile, from, to;
 };
 
-// The pieces of a block, in order: first its equal share of the tiles that do not fill a round, then whole tiles.
+// The pieces of a block, in order: first its equal share of the tiles that are cut, then whole tiles.
 struct Pieces {
     u64 next, end;
     u32 steps, first, tiles;
-    DEVICE Pieces(u32 all, u32 steps_) {
+    DEVICE Pieces(u32 all, u32 steps_, u32 cut) {
         steps = steps_;
-        u32 left = all % gridDim.x;
-        u64 total = (u64)left * steps;
+        u64 total = (u64)cut * steps;
         next = total * blockIdx.x / gridDim.x, end = total * (blockIdx.x + 1) / gridDim.x;
-        first = left + blockIdx.x, tiles = all;
+        first = cut + blockIdx.x, tiles = all;
     }
     DEVICE bool take(Piece& p) {
         if (next < end) {
@@ -96,10 +97,10 @@ template <bool BRAIN, class T> DEVICE void put(const Linear& p, u64 m, u64 n, fl
 DEVICE void consumers() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 // TOKENS rows of `x` by FEATURES rows of the weight: both groups of warps take half of the one or, if there are only 64
-// rows of `x`, of the other.
+// rows of `x`, of the other. What a thread holds goes by 64 rows, then by pairs of columns.
 template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void gemm(const Gemm& q) {
     const Linear& p = q.p;
-    const u32 COLS = TOKENS == 64 ? FEATURES / 2 : FEATURES, X = TOKENS * 128, STAGE = (TOKENS + FEATURES) * 128, HELD = COLS / 2;
+    const u32 COLS = TOKENS == 64 ? FEATURES / 2 : FEATURES, X = TOKENS * 128, STAGE = (TOKENS + FEATURES) * 128, ROWS = TOKENS == 256 ? 2 : 1, EACH = COLS / 2, HELD = ROWS * EACH, AT_ONCE = HELD / 16;
     extern __shared__ __align__(1024) u8 memory[];
     __shared__ __align__(8) u64 arrived[STAGES], taken[STAGES];
     u32 base = (shared_address(memory) + 1023) & ~1023u, lane = threadIdx.x % 32;
@@ -110,7 +111,7 @@ template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void
     }
     let_next_start();
     __syncthreads();
-    Pieces pieces(all, steps);
+    Pieces pieces(all, steps, q.cut);
     Piece piece;
     u32 stage = 0;
     if (threadIdx.x / 32 == 8) {
@@ -144,20 +145,22 @@ template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void
     }
     wait_for_previous();
     u32 group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, parity = 0;
-    u32 rows_at = (TOKENS == 64 ? 0 : group * 64) + warp * 16 + lane / 4, cols_at = (TOKENS == 64 ? group * COLS : 0) + lane % 4 * 2;
+    u32 rows_at = (TOKENS == 64 ? 0 : group * (TOKENS / 2)) + warp * 16 + lane / 4, cols_at = (TOKENS == 64 ? group * COLS : 0) + lane % 4 * 2;
     // Tiles that this block has shares of: at most the one it begins with and the one it ends with.
     u32 shared_tiles[2], shared_count = 0;
-    u32 a_at = TOKENS == 64 ? 0 : group * 64 * 128, b_at = X + (TOKENS == 64 ? group * COLS * 128 : 0);
+    u32 a_at = TOKENS == 64 ? 0 : group * (TOKENS / 2) * 128, b_at = X + (TOKENS == 64 ? group * COLS * 128 : 0);
     while (pieces.take(piece)) {
-        float d[HELD];
+        float d[ROWS][EACH];
 #pragma unroll
-        for (u32 i = 0; i < HELD; i++) d[i] = 0.f;
+        for (u32 i = 0; i < HELD; i++) d[i / EACH][i % EACH] = 0.f;
         for (u32 step = piece.from; step < piece.to; step++) {
             barrier_wait(shared_address(&arrived[stage]), parity);
             u32 at = base + stage * STAGE;
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int k = 0; k < 4; k++) multiply<BRAIN>(d, descriptor(at + a_at + k * 32), descriptor(at + b_at + k * 32));
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (u32 r = 0; r < ROWS; r++) multiply<BRAIN>(d[r], descriptor(at + a_at + r * 64 * 128 + k * 32), descriptor(at + b_at + k * 32));
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             // The step before is done: its stage may be filled again.
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
@@ -169,12 +172,18 @@ template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void
         u64 m0 = (u64)(piece.tile % across) * TOKENS + rows_at, n0 = (u64)(piece.tile / across) * FEATURES + cols_at;
         if (piece.from == 0 && piece.to == steps) {
 #pragma unroll
-            for (u32 i = 0; i < HELD; i += 2) put<BRAIN, T>(p, m0 + i / 2 % 2 * 8, n0 + i / 4 * 8, d[i], d[i + 1]);
+            for (u32 i = 0; i < HELD; i += 2) {
+                u32 r = i / EACH, j = i % EACH;
+                put<BRAIN, T>(p, m0 + r * 64 + j / 2 % 2 * 8, n0 + j / 4 * 8, d[r][j], d[r][j + 1]);
+            }
             continue;
         }
         float* mine = q.shares + (u64)(2 * blockIdx.x + (piece.from == 0)) * (HELD * 256);
 #pragma unroll
-        for (u32 i = 0; i < HELD; i += 2) *(float2*)(mine + i * 256 + threadIdx.x * 2) = make_float2(d[i], d[i + 1]);
+        for (u32 i = 0; i < HELD; i += 4) {
+            const float* four = &d[i / EACH][i % EACH];
+            *(float4*)(mine + i * 256 + threadIdx.x * 4) = make_float4(four[0], four[1], four[2], four[3]);
+        }
         __threadfence();
         consumers();
         if (threadIdx.x == 0) atomicAdd(q.come + 2 * piece.tile, 1);
@@ -183,33 +192,36 @@ template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void
     // Every block that has a share of a tile adds up its own part of it, once all shares are there.
     for (u32 j = 0; j < shared_count; j++) {
         u32 tile = shared_tiles[j];
-        u64 total = (u64)(all % gridDim.x) * steps, begin = (u64)tile * steps;
+        u64 total = (u64)q.cut * steps, begin = (u64)tile * steps;
         u32 low = (u32)(((begin + 1) * gridDim.x - 1) / total), high = (u32)(((begin + steps) * gridDim.x - 1) / total), count = high - low + 1;
         u32* come = q.come + 2 * tile;
         if (threadIdx.x == 0) {
-            while (*(volatile u32*)come < count) __nanosleep(64);
+            while (*(volatile u32*)come < count) __nanosleep(32);
             __threadfence();
-            // The last to have seen it leaves both counts as they were.
-            if (atomicAdd(come + 1, 1) == count - 1) come[0] = 0, come[1] = 0;
         }
         consumers();
+        // The last to have seen it leaves both counts as they were.
+        if (threadIdx.x == 0 && atomicAdd(come + 1, 1) == count - 1) come[0] = 0, come[1] = 0;
         u64 m0 = (u64)(tile % across) * TOKENS + rows_at, n0 = (u64)(tile / across) * FEATURES + cols_at;
-        // Four pairs at a time, so that many are on their way at once.
-        for (u32 i = (blockIdx.x - low) * 2; i < HELD; i += 8 * count) {
-            float2 sum[4] = {};
+        // Several at a time, so that many are on their way at once.
+        for (u32 i = (blockIdx.x - low) * 4; i < HELD; i += 4 * AT_ONCE * count) {
+            float4 sum[AT_ONCE] = {};
 #pragma unroll 4
             for (u32 block = low; block <= high; block++) {
-                const float* share = q.shares + (u64)(2 * block + (block == low)) * (HELD * 256) + threadIdx.x * 2;
+                const float* share = q.shares + (u64)(2 * block + (block == low)) * (HELD * 256) + threadIdx.x * 4;
 #pragma unroll
-                for (u32 u = 0; u < 4; u++) {
-                    float2 more = __ldcg((const float2*)(share + min(i + 2 * count * u, HELD - 2) * 256));
-                    sum[u].x += more.x, sum[u].y += more.y;
+                for (u32 u = 0; u < AT_ONCE; u++) {
+                    float4 more = __ldcg((const float4*)(share + min(i + 4 * count * u, HELD - 4) * 256));
+                    sum[u].x += more.x, sum[u].y += more.y, sum[u].z += more.z, sum[u].w += more.w;
                 }
             }
 #pragma unroll
-            for (u32 u = 0; u < 4; u++) {
-                u32 at = i + 2 * count * u;
-                if (at < HELD) put<BRAIN, T>(p, m0 + at / 2 % 2 * 8, n0 + at / 4 * 8, sum[u].x, sum[u].y);
+            for (u32 u = 0; u < AT_ONCE; u++) {
+                u32 at = i + 4 * count * u;
+                if (at >= HELD) break;
+                u64 m = m0 + at / EACH * 64, n = n0 + at % EACH / 4 * 8;
+                put<BRAIN, T>(p, m, n, sum[u].x, sum[u].y);
+                put<BRAIN, T>(p, m + 8, n, sum[u].z, sum[u].w);
             }
         }
     }
@@ -223,7 +235,9 @@ template <bool BRAIN, class T, int TOKENS, int FEATURES, int STAGES> DEVICE void
 
 GEMM(bf16_64, true, bf16, 64, 128, 6)
 GEMM(bf16_128, true, bf16, 128, 128, 6)
+GEMM(bf16_256, true, bf16, 256, 128, 4)
 GEMM(bf16_many, true, bf16, 128, 256, 4)
 GEMM(f16_64, false, f16, 64, 128, 6)
 GEMM(f16_128, false, f16, 128, 128, 6)
+GEMM(f16_256, false, f16, 256, 128, 4)
 GEMM(f16_many, false, f16, 128, 256, 4)

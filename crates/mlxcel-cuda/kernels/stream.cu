@@ -1,7 +1,7 @@
 // Products of a few rows of 16-bit numbers with a stored weight on architectures with bulk copies. One warp of a block keeps
 // a ring of shared memory full of the weight, 16 rows at a time, and begins before the kernels before have ended; the other
-// eight multiply what has come in tensor cores, each its own elements of every part, and add up at the end of 16 rows. The
-// order of the sums depends on the width alone, so a row's result does not depend on the rows beside it.
+// warps multiply what has come in tensor cores, each its own elements of every part, and one adds up what they give at the
+// end of 16 rows. The order of the sums depends on the width alone, so a row's result does not depend on the rows beside it.
 #include "async.cuh"
 #include "linear_mma.cuh"
 
@@ -14,32 +14,61 @@ struct Streamed {
 
 #if __CUDA_ARCH__ >= 900
 
-const int CONSUMERS = 256, STAGES_MAX = 16;
+const int STAGES_MAX = 16;
 
 // The threads that multiply, without the warp that copies.
-DEVICE void together() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+template <int WARPS> DEVICE void together() { asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory"); }
 
-// Rows of `x` in shared memory, normed if asked; see `normed` for the order of the sums.
-template <class T> DEVICE void stage_rows(const Linear& p, const u16* x, u32 count, T* rows) {
-    __shared__ float shared[32];
-    for (u32 t = 0; t < count; t++) {
-        T* row = rows + t * (p.k + 32);
-        float squares = 0.f;
-        for (u32 i = threadIdx.x * 8; i < p.k; i += 2048) {
-            uint4 v = *(const uint4*)(x + t * p.x_stride + i);
-            *(uint4*)(row + i) = v;
-            squares = add_squares<T>(v, squares);
+// The weights of a norm that a thread will multiply with, as far as they are fetched before they are needed.
+const u32 EARLY = 2;
+struct NormWeights {
+    uint4 v[EARLY];
+    bool is_early;
+    DEVICE void load(const Linear& p) {
+        is_early = p.norm && p.norm_type == BF16 && ((u64)p.norm & 15) == 0;
+#pragma unroll
+        for (u32 j = 0; j < EARLY; j++) {
+            u32 i = threadIdx.x * 8 + j * 2048;
+            v[j] = is_early && threadIdx.x < 256 && i < p.k ? *(const uint4*)((const u16*)p.norm + i) : make_uint4(0, 0, 0, 0);
         }
-        if (!p.norm) continue;
-        squares = warp_sum(squares);
-        together();
-        if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = squares;
-        together();
-        squares = warp_sum(threadIdx.x % 32 < 8 ? shared[threadIdx.x % 32] : 0.f);
-        float scale = 1.f / sqrtf(squares / (float)p.k + p.eps);
-        for (u32 i = threadIdx.x * 8; i < p.k; i += 2048) *(uint4*)(row + i) = normed<T>(*(const uint4*)(row + i), scale, p.norm, p.norm_type, i);
     }
-    together();
+};
+
+// Rows of `x` in shared memory, normed if asked: by 256 threads, in the order in which the norm's own kernel sums. All of a
+// row is on its way at once.
+template <class T, class Part> DEVICE void stage_rows(const Linear& p, const u16* x, u32 count, T* rows, float* sums, const NormWeights& weights) {
+    const u32 AT_ONCE = 8;
+    __shared__ float shared[32];
+    for (u32 t = 0; t < count; t++)
+        // Rows that are normed are no longer than what is taken at once.
+        for (u32 begin = 0; begin < p.k; begin += AT_ONCE * 2048) {
+            u32 own = begin + threadIdx.x * 8, end = threadIdx.x < 256 ? p.k : 0;
+            uint4 v[AT_ONCE];
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; j++) v[j] = own + j * 2048 < end ? *(const uint4*)(x + t * p.x_stride + own + j * 2048) : make_uint4(0, 0, 0, 0);
+            if (p.norm) {
+                float squares = 0.f;
+#pragma unroll
+                for (u32 j = 0; j < AT_ONCE; j++)
+                    if (own + j * 2048 < end) squares = add_squares<T>(v[j], squares);
+                squares = warp_sum(squares);
+                together<Part::WARPS>();
+                if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = squares;
+                together<Part::WARPS>();
+                squares = warp_sum(threadIdx.x % 32 < 8 ? shared[threadIdx.x % 32] : 0.f);
+                float scale = 1.f / sqrtf(squares / (float)p.k + p.eps);
+#pragma unroll
+                for (u32 j = 0; j < AT_ONCE; j++) {
+                    if (own + j * 2048 >= end) break;
+                    bool early = weights.is_early && j < EARLY;
+                    v[j] = early ? normed<T>(v[j], scale, &weights.v[j < EARLY ? j : 0], BF16, 0) : normed<T>(v[j], scale, p.norm, p.norm_type, own + j * 2048);
+                }
+            }
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; j++)
+                if (own + j * 2048 < end) Part::template put<T>(rows + t * (p.k + 32), own + j * 2048, v[j], sums, t);
+        }
+    together<Part::WARPS>();
 }
 
 // Where piece `piece` of 16 bytes of row `row` lies in a warp's tile of 16 rows of 128 bytes: pieces are exchanged by the
@@ -48,27 +77,35 @@ DEVICE u32 place(u32 warp, u32 row, u32 piece) { return warp * 2048 + row * 128 
 
 // How a weight of 16-bit numbers lies in the ring: for each warp a tile of 64 elements of each of 16 rows.
 template <class N> struct PlainPart {
-    static const u32 WIDTH = 512, BYTES = 16384, SUMS = 0;
+    static const u32 WIDTH = 512, BYTES = 16384, SUMS = 0, WARPS = 8;
     DEVICE static void copy(u32 to, const Streamed& s, u32 row, u32 round, u32 barrier) { copy_tile(to, &s.codes, 0, row, round * 8, barrier); }
-    template <class T> DEVICE static void prepare(const Linear& p, T* rows, u32 count, float* sums) {}
+    template <class T> DEVICE static void put(T* row, u32 i, uint4 v, float*, u32) { *(uint4*)(row + i) = v; }
     template <int TILES> struct Held {
+        u32 tile[2], g, lane4, first;
         uint4 low[2], high[2], b[TILES][2];
+        DEVICE Held(const u8* memory, const u16*, u64, u32, u32 warp, u32 lane, const float*) {
+            g = lane / 4, lane4 = lane % 4, first = warp * 64;
+            ring = memory;
+#pragma unroll
+            for (int i = 0; i < 2; i++) tile[i] = place(warp, g, 4 * i + lane4) - shared_address(memory);
+        }
+        const u8* ring;
         // Rows that are not there are the last one again: their columns go nowhere.
-        DEVICE void load_rows(const u16* x, u64 stride, u32 k, u32 count, u32 g, u32 lane4) {
+        DEVICE void load_rows(const u16* x, u64 stride, u32 round, u32 count) {
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
-                const u16* from = x + min(t * 8 + g, count - 1) * stride + k + lane4 * 8;
+                const u16* from = x + min(t * 8 + g, count - 1) * stride + round * WIDTH + first + lane4 * 8;
                 b[t][0] = *(const uint4*)from, b[t][1] = *(const uint4*)(from + 32);
             }
         }
-        DEVICE void load(const u8* part, u32 warp, u32 g, u32 lane4) {
+        DEVICE void load(u32 part) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const u8* at = part + place(warp, g, 4 * i + lane4);
+                const u8* at = ring + (part + tile[i]);
                 low[i] = *(const uint4*)at, high[i] = *(const uint4*)(at + 1024);
             }
         }
-        DEVICE void multiply(float (*sum)[4], const u16*, u64, u32, u32, u32, u32, const float*, const Weight&) const {
+        DEVICE void multiply(float (*sum)[4], u32) const {
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -82,12 +119,6 @@ template <class N> struct PlainPart {
     };
 };
 
-// Free to be moved among others, unlike those of the formats.
-DEVICE void multiply_add(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // What is loaded at once.
 template <int COUNT> struct __align__(4 * COUNT) Words {
     u32 v[COUNT];
@@ -96,83 +127,108 @@ template <int COUNT> struct __align__(2 * COUNT) Halves {
     u16 v[COUNT];
 };
 
-// Four bits with a scale and a bias for each GROUP elements: for each warp a tile of 256 elements of each of 16 rows. Codes
-// are multiplied as 128 + code, which 16-bit numbers hold exactly; what that adds goes out with the bias, by the sums of `x`
-// over each group.
+// A number that the compiler has to keep in a register.
+DEVICE u32 kept(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+// Loads by address in shared memory, which need not be found out from a pointer. They stay behind barriers.
+DEVICE void load_shared(u32 (&v)[1], u32 at) { asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v[0]) : "r"(at)); }
+DEVICE void load_shared(u32 (&v)[2], u32 at) { asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at)); }
+DEVICE void load_shared(u32 (&v)[4], u32 at) { asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at)); }
+DEVICE void load_shared(u16 (&v)[1], u32 at) { asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v[0]) : "r"(at)); }
+DEVICE void load_shared(u16 (&v)[2], u32 at) { asm volatile("ld.shared.v2.u16 {%0,%1}, [%2];" : "=h"(v[0]), "=h"(v[1]) : "r"(at)); }
+DEVICE void load_shared(u16 (&v)[4], u32 at) { asm volatile("ld.shared.v4.u16 {%0,%1,%2,%3}, [%4];" : "=h"(v[0]), "=h"(v[1]), "=h"(v[2]), "=h"(v[3]) : "r"(at)); }
+
+// Free to be moved among others, unlike those of the formats.
+DEVICE void multiply_add(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The first of a sum.
+DEVICE void multiply(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
+}
+
+// Four bits with a bf16 scale and bias for each GROUP elements: for each two warps a tile of 256 elements of each of 16 rows.
+// Codes are multiplied as 128 + code, which 16-bit numbers hold exactly; what that adds goes out with the bias, by the sums
+// of `x` over each group.
 template <int GROUP> struct Affine4Part {
-    static const u32 WIDTH = 2048, SCALES = WIDTH / GROUP * 2, BYTES = 16384 + 32 * SCALES, SUMS = GROUP;
+    static const u32 WIDTH = 2048, SCALES = WIDTH / GROUP * 2, BYTES = 16384 + 32 * SCALES, SUMS = GROUP, WARPS = 16;
     DEVICE static void copy(u32 to, const Streamed& s, u32 row, u32 round, u32 barrier) {
         copy_tile(to, &s.codes, 0, row, round * 8, barrier);
         copy_tile(to + 16384, &s.scales, round * (WIDTH / GROUP), row, barrier);
         copy_tile(to + 16384 + 16 * SCALES, &s.biases, round * (WIDTH / GROUP), row, barrier);
     }
-    // Elements `i` and `i + 4` of eight side by side, as the codes give them, and the sums over groups.
-    template <class T> DEVICE static void prepare(const Linear& p, T* rows, u32 count, float* sums) {
-        for (u32 t = 0; t < count; t++)
-            for (u32 first = 0; first < p.k; first += 2048) {
-                u32 i = first + threadIdx.x * 8;
-                float sum = 0.f;
-                if (i < p.k) {
-                    uint4* at = (uint4*)(rows + t * (p.k + 32) + i);
-                    uint4 v = *at;
-                    const T* each = (const T*)&v;
+    // Elements `i` and `i + 4` of eight side by side, as the codes give them, and the sums over groups, by whole warps.
+    template <class T> DEVICE static void put(T* row, u32 i, uint4 v, float* sums, u32 t) {
+        const T* each = (const T*)&v;
+        float sum = 0.f;
 #pragma unroll
-                    for (int e = 0; e < 8; e++) sum += to_float(each[e]);
-                    *at = make_uint4(low_halves(v.x, v.z), high_halves(v.x, v.z), low_halves(v.y, v.w), high_halves(v.y, v.w));
-                }
+        for (int e = 0; e < 8; e++) sum += to_float(each[e]);
+        *(uint4*)(row + i) = make_uint4(low_halves(v.x, v.z), high_halves(v.x, v.z), low_halves(v.y, v.w), high_halves(v.y, v.w));
 #pragma unroll
-                for (int o = 1; o < GROUP / 8; o *= 2) sum += __shfl_xor_sync(0xffffffff, sum, o);
-                if (i < p.k && i % GROUP == 0) sums[i / GROUP * 8 + t] = sum;
-            }
-        together();
-    }
-    DEVICE static float number(u32 type, u32 bits) {
-        f16 half;
-        half.bits = (u16)bits;
-        return type == BF16 ? __uint_as_float(bits << 16) : to_float(half);
+        for (int o = 1; o < GROUP / 8; o *= 2) sum += __shfl_xor_sync(0xffffffff, sum, o);
+        if (i % GROUP == 0) sums[i / GROUP * 8 + t] = sum;
     }
     template <int TILES> struct Held {
-        static const int GROUPS = 256 / GROUP, WORDS = GROUP / 32;
+        static const int GROUPS = 128 / GROUP, WORDS = GROUP / 32;
+        // Where this lane finds its words, scales, rows and sums, in shared memory, and what makes a number of a code; all of
+        // it kept, since computing it again takes longer than the work itself.
+        u32 words[GROUPS], scales, row, totals, magic;
         Words<WORDS> low[GROUPS], high[GROUPS];
         Halves<GROUPS> scale[2], bias[2];
-        DEVICE void load_rows(const u16*, u64, u32, u32, u32, u32) {}
-        DEVICE void load(const u8* part, u32 warp, u32 g, u32 lane4) {
+        DEVICE Held(const u8*, const u16* x, u64 stride, u32 count, u32 warp, u32 lane, const float* sums) {
+            u32 g = lane / 4, lane4 = lane % 4;
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) {
                 // The words of a group that this lane takes lie in one piece of 16 bytes.
-                u32 byte = i * (GROUP / 2) + lane4 * (4 * WORDS);
-                const u8* at = part + place(warp, g, byte / 16) + byte % 16;
-                low[i] = *(const Words<WORDS>*)at, high[i] = *(const Words<WORDS>*)(at + 1024);
+                u32 byte = warp % 2 * 64 + i * (GROUP / 2) + lane4 * (4 * WORDS);
+                words[i] = kept(place(warp / 2, g, byte / 16) + byte % 16);
             }
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const u8* at = part + 16384 + (g + 8 * r) * SCALES + warp * GROUPS * 2;
-                scale[r] = *(const Halves<GROUPS>*)at, bias[r] = *(const Halves<GROUPS>*)(at + 16 * SCALES);
-            }
-        }
-        DEVICE void multiply(float (*sum)[4], const u16* x, u64 stride, u32 k, u32 count, u32 g, u32 lane4, const float* sums, const Weight& w) const {
-            const u32 magic = 0x43004300, mask = 0x000f000f;
+            scales = kept(16384 + g * SCALES + warp * GROUPS * 2);
             // Rows that are not there are the last one again: their columns go nowhere.
-            const u16* row = x + min(g, count - 1) * stride + k + lane4 * (WORDS * 8);
-            // Sums that do not wait for each other.
-            float even[GROUPS][4] = {}, odd[GROUPS][4] = {};
+            row = kept(shared_address(x) + (u32)(min(g, count - 1) * stride + warp * 128 + lane4 * (WORDS * 8)) * 2);
+            totals = kept(shared_address(sums) + (warp * GROUPS * 8 + lane4 * 2) * 4);
+            magic = kept(0x43004300);
+        }
+        DEVICE void load_rows(const u16*, u64, u32, u32) {}
+        DEVICE void load(u32 part) {
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++) load_shared(low[i].v, part + words[i]), load_shared(high[i].v, part + words[i] + 1024);
+#pragma unroll
+            for (int r = 0; r < 2; r++) load_shared(scale[r].v, part + scales + 8 * r * SCALES), load_shared(bias[r].v, part + scales + (16 + 8 * r) * SCALES);
+        }
+        // Two codes of a word under the exponent of 128, in one instruction.
+        DEVICE u32 number(u32 word) const {
+            u32 r;
+            asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(r) : "r"(word), "r"(magic));
+            return r;
+        }
+        DEVICE void multiply(float (*sum)[4], u32 round) const {
+            float part[GROUPS][4];
 #pragma unroll
             for (int j = 0; j < WORDS; j++)
 #pragma unroll
                 for (int i = 0; i < GROUPS; i++) {
-                    uint4 b = *(const uint4*)(row + i * GROUP + j * 8);
-                    u32 l = low[i].v[j], h = high[i].v[j];
-                    multiply_add(even[i], (l & mask) | magic, (h & mask) | magic, (l >> 4 & mask) | magic, (h >> 4 & mask) | magic, b.x, b.y);
-                    multiply_add(odd[i], (l >> 8 & mask) | magic, (h >> 8 & mask) | magic, (l >> 12 & mask) | magic, (h >> 12 & mask) | magic, b.z, b.w);
+                    u32 b[4], l = low[i].v[j], h = high[i].v[j];
+                    load_shared(b, row + round * (WIDTH * 2) + (i * GROUP + j * 8) * 2);
+                    if (j == 0) ::multiply(part[i], number(l), number(h), number(l >> 4), number(h >> 4), b[0], b[1]);
+                    else multiply_add(part[i], number(l), number(h), number(l >> 4), number(h >> 4), b[0], b[1]);
+                    multiply_add(part[i], number(l >> 8), number(h >> 8), number(l >> 12), number(h >> 12), b[2], b[3]);
                 }
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) {
-                float2 total = *(const float2*)(sums + (k / GROUP + i) * 8 + lane4 * 2);
+                u32 total[2];
+                load_shared(total, totals + (round * (WIDTH / GROUP) + i) * 32);
+                float first = __uint_as_float(total[0]), second = __uint_as_float(total[1]);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    float s = number(w.type, scale[r].v[i]), less = fmaf(-128.f, s, number(w.type, bias[r].v[i]));
-                    sum[0][2 * r] = fmaf(s, even[i][2 * r] + odd[i][2 * r], fmaf(less, total.x, sum[0][2 * r]));
-                    sum[0][2 * r + 1] = fmaf(s, even[i][2 * r + 1] + odd[i][2 * r + 1], fmaf(less, total.y, sum[0][2 * r + 1]));
+                    float s = __uint_as_float((u32)scale[r].v[i] << 16), less = fmaf(-128.f, s, __uint_as_float((u32)bias[r].v[i] << 16));
+                    sum[0][2 * r] = fmaf(s, part[i][2 * r], fmaf(less, first, sum[0][2 * r]));
+                    sum[0][2 * r + 1] = fmaf(s, part[i][2 * r + 1], fmaf(less, second, sum[0][2 * r + 1]));
                 }
             }
         }
@@ -182,20 +238,22 @@ template <int GROUP> struct Affine4Part {
 template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product(const Streamed& s) {
     typedef typename N::T T;
     const Linear& p = s.p;
-    const u32 SETS = GATED ? 2 : 1, PER_WARP = Part::WIDTH / 8;
+    const u32 SETS = GATED ? 2 : 1, WARPS = Part::WARPS, PER_WARP = Part::WIDTH / WARPS;
     extern __shared__ u8 unaligned[];
     u8* memory = unaligned + (-shared_address(unaligned) & 1023);
     u32 base = shared_address(memory);
-    __shared__ __align__(8) u64 arrived[STAGES_MAX], taken[STAGES_MAX];
+    // Parts that have arrived and that were taken; sums of 16 rows that are given and that were added up.
+    __shared__ __align__(8) u64 arrived[STAGES_MAX], taken[STAGES_MAX], given[2], added[2];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, rounds = (p.k + Part::WIDTH - 1) / Part::WIDTH;
     u64 tiles = (p.n + 15) / 16;
     if (threadIdx.x == 0) {
-        for (u32 i = 0; i < s.stages; i++) barrier_init(shared_address(&arrived[i]), 1), barrier_init(shared_address(&taken[i]), 8);
+        for (u32 i = 0; i < s.stages; i++) barrier_init(shared_address(&arrived[i]), 1), barrier_init(shared_address(&taken[i]), WARPS);
+        for (u32 i = 0; i < 2; i++) barrier_init(shared_address(&given[i]), WARPS), barrier_init(shared_address(&added[i]), 1);
         barriers_made();
     }
     let_next_start();
     __syncthreads();
-    if (warp == 8) {
+    if (warp == WARPS) {
         if (lane) return;
         u32 stage = 0, parity = 1;
         for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x)
@@ -209,36 +267,76 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
                 }
         return;
     }
-    u32 g = lane / 4, part = lane % 4;
     u64 first = (u64)blockIdx.y * (8 * TILES);
     u32 count = min((u32)(8 * TILES), (u32)(p.m - first));
     float* partial = (float*)(memory + s.stages * Part::BYTES);
-    float* sums = partial + 2 * 8 * SETS * 16 * count;
+    float* sums = partial + 2 * WARPS * SETS * 16 * count;
     T* rows = (T*)(sums + (Part::SUMS ? p.k / (Part::SUMS ? Part::SUMS : 1) * 8 : 0));
+    if (warp == WARPS + 1) {
+        // Adds up what the others give and finishes it; they go on meanwhile.
+        wait_for_previous();
+        u32 turn = 0, parity = 0;
+        for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            float residual[4 * TILES];
+            u64 n = tile * 16 + lane % 16;
+#pragma unroll
+            for (int j = 0; j < 4 * TILES; j++) {
+                u32 column = lane / 16 + 2 * j;
+                residual[j] = p.residual && column < count && n < p.n ? to_float(((const T*)p.residual)[(first + column) * p.residual_stride + n]) : 0.f;
+            }
+            barrier_wait(shared_address(&given[turn]), parity);
+#pragma unroll
+            for (int j = 0; j < 4 * TILES; j++) {
+                u32 column = lane / 16 + 2 * j;
+                if (column >= count || n >= p.n) continue;
+                float v[SETS];
+#pragma unroll
+                for (u32 set = 0; set < SETS; set++) {
+                    v[set] = 0.f;
+#pragma unroll
+                    for (u32 w = 0; w < WARPS; w++) v[set] += partial[(((turn * WARPS + w) * SETS + set) * count + column) * 16 + lane % 16];
+                    v[set] = to_float(from_float<T>(v[set]));
+                    if (p.bias) v[set] = to_float(from_float<T>(v[set] + to_float(from_float<T>(load_main(p.bias, p.bias_type, n + set * p.n)))));
+                }
+                float y = v[0];
+                if (GATED) y = to_float(from_float<T>(gate(p.gated - 1, v[0]))) * v[SETS - 1];
+                if (p.residual) y = to_float(from_float<T>(y)) + residual[j];
+                ((T*)p.y)[(first + column) * p.y_stride + n] = from_float<T>(y);
+            }
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&added[turn]));
+            turn ^= 1;
+            if (!turn) parity ^= 1;
+        }
+        return;
+    }
+    u32 g = lane / 4, part = lane % 4;
+    NormWeights norm;
+    norm.load(p);
     wait_for_previous();
     const u16* x = (const u16*)p.x + first * p.x_stride;
     u64 x_stride = p.x_stride;
     if (p.staged) {
-        stage_rows<T>(p, x, count, rows);
-        Part::template prepare<T>(p, rows, count, sums);
+        stage_rows<T, Part>(p, x, count, rows, sums, norm);
         x = (const u16*)rows, x_stride = p.k + 32;
     }
-    u32 stage = 0, parity = 0, turn = 0;
-    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn ^= 1) {
+    typename Part::template Held<TILES> held(memory, Part::SUMS ? (const u16*)rows : x, x_stride, count, warp, lane, sums);
+    u32 stage = 0, parity = 0, turn = 0, free = 1;
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sum[SETS][TILES][4] = {};
 #pragma unroll
         for (u32 set = 0; set < SETS; set++)
             for (u32 round = 0; round < rounds; round++) {
-                u32 k = round * Part::WIDTH + warp * PER_WARP;
-                typename Part::template Held<TILES> held;
-                if (k < p.k) held.load_rows(x, x_stride, k, count, g, part);
+                bool mine = round * Part::WIDTH + warp * PER_WARP < p.k;
+                if (mine) held.load_rows(x, x_stride, round, count);
                 barrier_wait(shared_address(&arrived[stage]), parity);
-                if (k < p.k) held.load(memory + stage * Part::BYTES, warp, g, part);
+                if (mine) held.load(base + stage * Part::BYTES);
                 __syncwarp();
                 if (lane == 0) barrier_arrive(shared_address(&taken[stage]));
-                if (k < p.k) held.multiply(sum[set], x, x_stride, k, count, g, part, sums, p.w);
+                if (mine) held.multiply(sum[set], round);
                 if (++stage == s.stages) stage = 0, parity ^= 1;
             }
+        barrier_wait(shared_address(&added[turn]), free);
 #pragma unroll
         for (u32 set = 0; set < SETS; set++)
 #pragma unroll
@@ -246,31 +344,16 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     u32 column = t * 8 + part * 2 + i % 2;
-                    if (column < count) partial[(((turn * 8 + warp) * SETS + set) * count + column) * 16 + g + i / 2 * 8] = sum[set][t][i];
+                    if (column < count) partial[(((turn * WARPS + warp) * SETS + set) * count + column) * 16 + g + i / 2 * 8] = sum[set][t][i];
                 }
-        together();
-        for (u32 i = threadIdx.x; i < 16 * count; i += CONSUMERS) {
-            u32 r = i % 16, t = i / 16;
-            u64 n = tile * 16 + r;
-            if (n >= p.n) continue;
-            float v[SETS];
-#pragma unroll
-            for (u32 set = 0; set < SETS; set++) {
-                v[set] = 0.f;
-#pragma unroll
-                for (int w = 0; w < 8; w++) v[set] += partial[(((turn * 8 + w) * SETS + set) * count + t) * 16 + r];
-                v[set] = to_float(from_float<T>(v[set]));
-                if (p.bias) v[set] = to_float(from_float<T>(v[set] + to_float(from_float<T>(load_main(p.bias, p.bias_type, n + set * p.n)))));
-            }
-            float y = v[0];
-            if (GATED) y = to_float(from_float<T>(gate(p.gated - 1, v[0]))) * v[SETS - 1];
-            if (p.residual) y = to_float(from_float<T>(y)) + to_float(((const T*)p.residual)[(first + t) * p.residual_stride + n]);
-            ((T*)p.y)[(first + t) * p.y_stride + n] = from_float<T>(y);
-        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&given[turn]));
+        turn ^= 1;
+        if (!turn) free ^= 1;
     }
 }
 #define STREAM(name, N, TILES, GATED, ...) \
-    extern "C" __global__ void __launch_bounds__(288, 1) stream_##name(const __grid_constant__ Streamed p) { stream_product<N, __VA_ARGS__, TILES, GATED>(p); }
+    extern "C" __global__ void __launch_bounds__(64 + 32 * __VA_ARGS__::WARPS, 1) stream_##name(const __grid_constant__ Streamed p) { stream_product<N, __VA_ARGS__, TILES, GATED>(p); }
 #else
 #define STREAM(name, N, TILES, GATED, ...) \
     extern "C" __global__ void stream_##name(const __grid_constant__ Streamed p) {}

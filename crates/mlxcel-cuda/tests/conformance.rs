@@ -2,6 +2,9 @@
 //! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them.
 #![allow(clippy::print_stdout, reason = "this is a program that reports")]
 
+#[path = "checks/wide.rs"]
+mod wide;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -57,6 +60,8 @@ fn checks(engine: &CudaEngine) -> Vec<Check<'_>> {
         let name = format!("activations in bf16 of {family}");
         all.push((name, Box::new(move || check_bf16(engine, family))));
     }
+    all.push(("wide products of 16-bit numbers".into(), Box::new(|| wide::check_products(engine))));
+    all.push(("wide attention of 16-bit numbers".into(), Box::new(|| wide::check_attention(engine))));
     for file in files() {
         let name = format!("the file {file}.gguf equals its safetensors");
         all.push((name, Box::new(move || check_gguf(engine, &file))));

@@ -21,17 +21,21 @@ struct Tiling {
     tokens: usize,
     features: usize,
     stages: usize,
+    /// From which part of all rounds on they are left as they are: shares of large tiles cost more.
+    full_enough: f64,
 }
 
 impl Tiling {
     fn of(m: usize, dtype: DType) -> Self {
         let brain = dtype == DType::BF16;
-        let (names, tokens, features, stages) = match m {
-            ..=64 => (["gemm_bf16_64", "gemm_f16_64"], 64, 128, 6),
-            65..=128 => (["gemm_bf16_128", "gemm_f16_128"], 128, 128, 6),
-            _ => (["gemm_bf16_many", "gemm_f16_many"], 128, 256, 4),
+        let (names, tokens, features, stages, full_enough) = match m {
+            ..=64 => (["gemm_bf16_64", "gemm_f16_64"], 64, 128, 6, 0.97),
+            65..=128 => (["gemm_bf16_128", "gemm_f16_128"], 128, 128, 6, 0.9),
+            // Weights come once only.
+            129..=256 => (["gemm_bf16_256", "gemm_f16_256"], 256, 128, 4, 0.8),
+            _ => (["gemm_bf16_many", "gemm_f16_many"], 128, 256, 4, 0.8),
         };
-        Tiling { name: names[usize::from(!brain)], tokens, features, stages }
+        Tiling { name: names[usize::from(!brain)], tokens, features, stages, full_enough }
     }
 }
 
@@ -62,6 +66,9 @@ impl Lower<'_> {
         let steps = job.k.div_ceil(STEP);
         let blocks =
             (self.ctx.facts.multiprocessors as usize).min((tiles * steps).div_ceil(STEPS_MIN)).max(1);
+        // Tiles that do not fill a round are cut, unless the round is nearly full.
+        let full = tiles as f64 / tiles.next_multiple_of(blocks) as f64;
+        let cut = if full < tiling.full_enough { tiles % blocks } else { 0 };
         // Two shares of sums for each block, and two counts for each tile of which there are several.
         let shares = self.fresh(DType::F32, &[2 * blocks * tiling.tokens * tiling.features])?;
         let come = self.leaves.constants.counts(self.ctx, 2 * blocks)?;
@@ -75,7 +82,12 @@ impl Lower<'_> {
         let x = of(job.m, job.stride, tiling.tokens);
         let p = Params::new().tiles(job.x.root, job.x.byte_offset(), x);
         let p = p.tiles(weight.root, weight.byte_offset(), of(job.n, job.k as i64, tiling.features));
-        let p = p.join(self.linear_params(&Job { w, ..*job }, false).end()).view(&shares).address(come);
+        let p = p
+            .join(self.linear_params(&Job { w, ..*job }, false).end())
+            .view(&shares)
+            .address(come)
+            .int(cut)
+            .int(0);
         let shared = tiling.stages * (tiling.tokens + tiling.features) * 2 * STEP + 1024;
         self.launch(tiling.name, self.shape_for(w, grid([blocks, 1, 1], 288, shared)), p)?;
         Ok(true)

@@ -278,6 +278,9 @@ impl<'a> Lower<'a> {
                 frame.unrotated.insert(index as u32);
                 Ok(vec![frame.get(node.inputs[0]).clone()])
             }
+            Op::Cast(_) | Op::Fused if widens_for_sampling(frame, index) => {
+                Ok(vec![frame.get(node.inputs[0]).clone()])
+            }
             Op::RmsNorm { eps, weight: true } => self.norms(frame, index, node, *eps),
             Op::AddRmsNorm { eps } => self.norms(frame, index, node, *eps),
             Op::PagedAttention(spec) if frame.unrotated.contains(&node.inputs[0].node) => {
@@ -451,6 +454,25 @@ impl<'a> Lower<'a> {
         let blocks = count.div_ceil(256).min(self.ctx.facts.multiprocessors as usize * 16);
         self.launch(name, grid([blocks, 1, 1], 256, 0), params)
     }
+}
+
+/// Whether a node does nothing but make 16-bit numbers wider for sampling, which reads them as they are.
+fn widens_for_sampling(frame: &Frame<'_>, index: usize) -> bool {
+    let node = &frame.graph.nodes()[index];
+    let casts = match (&node.op, node.regions.first()) {
+        (Op::Cast(_), _) => true,
+        (_, Some(region)) => region.nodes().len() == 2 && matches!(region.nodes()[1].op, Op::Cast(_)),
+        _ => false,
+    };
+    let [reader] = frame.readers[index][..] else { return false };
+    let reader = &frame.graph.nodes()[reader];
+    let sampled = reader.op == Op::Sample && reader.inputs[0].node == index as u32;
+    let from = node.inputs.first().map(|v| frame.graph.ty(*v).dtype);
+    casts
+        && sampled
+        && frame.uses[index][0] == 1
+        && node.types[0].dtype == DType::F32
+        && matches!(from, Some(DType::BF16 | DType::F16))
 }
 
 /// The shape of a launch.

@@ -12,8 +12,9 @@ use crate::tape::RootKind;
 /// How a kernel has its weight in the ring.
 struct Part {
     name: &'static str,
-    /// Bytes of a part, and elements of a row that a warp takes of it.
+    /// Bytes of a part, warps that share it, and elements of a row in a tile of it.
     bytes: usize,
+    warps: usize,
     each: usize,
     /// Elements whose sum is kept beside the rows of `x`, or zero.
     group: usize,
@@ -67,7 +68,7 @@ impl Lower<'_> {
         }
         let p = self.maps(job, &part).join(p.end()).int(ring.stages).int(0);
         let blocks = job.n.div_ceil(16).min(self.ctx.facts.multiprocessors as usize);
-        self.launch(part.name, grid([blocks, 1, 1], 288, ring.bytes), p)?;
+        self.launch(part.name, grid([blocks, 1, 1], 32 * (part.warps as u32 + 2), ring.bytes), p)?;
         Ok(true)
     }
 
@@ -105,7 +106,7 @@ impl Lower<'_> {
 }
 
 impl Part {
-    /// What the width has to be a multiple of: warps take whole tiles, and rows of scales begin at multiples of 16 bytes.
+    /// What the width has to be a multiple of: tiles are whole, and rows of scales begin at multiples of 16 bytes.
     fn multiple(&self) -> usize {
         self.each.max(8 * self.group)
     }
@@ -113,9 +114,9 @@ impl Part {
 
 /// The kernel for a product, if there is one.
 fn part(job: &Job<'_>, gated: bool) -> Option<Part> {
-    let plain = |name| Some(Part { name, bytes: 16 << 10, each: 64, group: 0 });
+    let plain = |name| Some(Part { name, bytes: 16 << 10, warps: 8, each: 64, group: 0 });
     let affine = |name, group| {
-        Some(Part { name, bytes: (16 << 10) + 32 * (PACKED_WIDTH / group * 2), each: 256, group })
+        Some(Part { name, bytes: (16 << 10) + 32 * (PACKED_WIDTH / group * 2), warps: 16, each: 256, group })
     };
     let few = (1..=FEW).contains(&job.m);
     match (job.x.dtype, job.w.dtype) {
@@ -126,7 +127,7 @@ fn part(job: &Job<'_>, gated: bool) -> Option<Part> {
         (DType::F16, DType::F16) if few => plain("stream_f16_8"),
         (DType::F16, DType::F16) if job.m <= MORE => plain("stream_f16_16"),
         (DType::BF16, DType::Quant(QuantFormat::Affine { bits: 4, group, scale }))
-            if few && scale != ScaleType::F32 =>
+            if few && scale == ScaleType::BF16 =>
         {
             match (group, gated) {
                 (32, false) => affine("stream_bf16_affine4_32_8", 32),
@@ -147,7 +148,7 @@ fn part(job: &Job<'_>, gated: bool) -> Option<Part> {
 /// and nothing has to be done to them first.
 fn ring(job: &Job<'_>, part: &Part, sets: usize, shared_max: usize) -> Option<Ring> {
     let rows = job.m * (job.k + 32) * 2;
-    let partial = 2 * 8 * sets * 16 * job.m * 4;
+    let partial = 2 * part.warps * sets * 16 * job.m * 4;
     let sums = job.k.checked_div(part.group).map_or(0, |groups| groups * 32);
     let must_stage = job.norm.is_some() || part.group > 0;
     let of = |limit: usize, is_staged: bool| {
