@@ -45,7 +45,7 @@ impl CpuEngine {
         }
         let threads = Threads::new(options.threads)?;
         let count = threads.count();
-        let (pool, slabs) = (Pool::default(), Slabs::default());
+        let (pool, slabs) = (Pool::default(), Slabs::new(usize::MAX));
         let ctx = Context { level, threads, pool, slabs, products: options.products };
         let device = format!("{model}, {count} thread{}, {level}", if count == 1 { "" } else { "s" });
         Ok(CpuEngine { ctx: Arc::new(ctx), device })

@@ -11,6 +11,9 @@ use mlxcel_engine::EngineError;
 /// Every buffer begins at a multiple of this: a cache line and the widest vector.
 const ALIGNMENT: usize = 64;
 
+/// Bytes from which on a buffer is worth large pages: they are touched as a whole, and a few of them are little then.
+const LARGE: usize = 8 << 20;
+
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {
     block: Arc<Block>,
@@ -74,6 +77,9 @@ impl Drop for Block {
 impl Buffer {
     pub(crate) fn zeroed(len: usize, what: &str) -> Result<Self, EngineError> {
         let block = Block::zeroed(len, what)?;
+        if len >= LARGE {
+            block.prefer_large_pages();
+        }
         let start = block.first();
         Ok(Buffer { block, start, len })
     }
@@ -96,8 +102,11 @@ impl Buffer {
 }
 
 /// Buffers that are kept as long as a program and read again and again lie side by side in a few large blocks.
-#[derive(Default)]
-pub(crate) struct Slabs(Mutex<Option<Slab>>);
+pub(crate) struct Slabs {
+    /// Bytes of a block, unless one buffer needs more.
+    block: usize,
+    last: Mutex<Option<Slab>>,
+}
 
 struct Slab {
     block: Arc<Block>,
@@ -106,16 +115,21 @@ struct Slab {
 }
 
 impl Slabs {
-    /// Bytes of a block.
+    /// Bytes of a block where it is not known how much is to come.
     const BLOCK: usize = 64 << 20;
 
+    /// For buffers of so many bytes in all.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Slabs { block: bytes.min(Self::BLOCK), last: Mutex::default() }
+    }
+
     pub(crate) fn zeroed(&self, len: usize, what: &str) -> Result<Buffer, EngineError> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let room = |slab: &Slab| (slab.block.layout.size() - ALIGNMENT).saturating_sub(slab.used);
         let slab = match kept.take().filter(|slab| room(slab) >= len) {
             Some(slab) => kept.insert(slab),
             None => {
-                let block = Block::zeroed(len.max(Self::BLOCK), what)?;
+                let block = Block::zeroed(len.max(self.block), what)?;
                 block.prefer_large_pages();
                 kept.insert(Slab { block, used: 0 })
             }
@@ -198,7 +212,7 @@ mod tests {
 
     #[test]
     fn buffers_of_a_slab_are_aligned_and_share_nothing() {
-        let slabs = Slabs::default();
+        let slabs = Slabs::new(usize::MAX);
         let sizes = [1, 64, 100, 4096, Slabs::BLOCK - 5000, 3000, Slabs::BLOCK + 1, 7];
         let mut buffers: Vec<Buffer> = sizes.iter().map(|&n| slabs.zeroed(n, "a test").unwrap()).collect();
         for (i, b) in buffers.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type, Value};
 
 use crate::context::{Context, Products};
 use crate::layout::Layout;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Slabs};
 use crate::plan::{Arena, Leaves, Plan, build};
 use crate::roles::Roles;
 use crate::run::{Sources, run};
@@ -61,10 +61,12 @@ impl CpuProgram {
     ) -> Result<Self, EngineError> {
         let mut states = vec![];
         let mut leaves = Leaves { weights: statics.of_node, states: HashMap::new(), dims: dims.clone() };
+        let bytes = graph.states().filter_map(|(_, node)| node.types[0].bytes(dims));
+        let slabs = Slabs::new(bytes.fold(0, |sum, bytes| sum.saturating_add(bytes as usize)));
         for (_, node) in graph.states() {
             let Op::State { name, .. } = &node.op else { continue };
             leaves.states.insert(name.clone(), states.len());
-            states.push(state(name, &node.types[0], dims)?);
+            states.push(state(&slabs, name, &node.types[0], dims)?);
         }
         let mut program = CpuProgram {
             ctx,
@@ -144,7 +146,7 @@ impl CpuProgram {
     }
 }
 
-fn state(name: &str, ty: &Type, dims: &Bindings) -> Result<State, EngineError> {
+fn state(slabs: &Slabs, name: &str, ty: &Type, dims: &Bindings) -> Result<State, EngineError> {
     let what = format!("state '{name}'");
     let size = |d: &mlxcel_ir::Dim| {
         d.eval(dims).ok_or_else(|| EngineError::Unbound { what: what.clone(), dim: d.to_string() })
@@ -152,7 +154,7 @@ fn state(name: &str, ty: &Type, dims: &Bindings) -> Result<State, EngineError> {
     let shape = ty.shape.iter().map(size).collect::<Result<Vec<_>, _>>()?;
     let bytes = ty.dtype.storage_bytes(&shape);
     let bytes = bytes.ok_or_else(|| EngineError::OutOfMemory { what: what.clone(), bytes: usize::MAX })?;
-    Ok(State { ty: ty.clone(), shape, buffer: Buffer::zeroed(bytes, &what)? })
+    Ok(State { ty: ty.clone(), shape, buffer: slabs.zeroed(bytes, &what)? })
 }
 
 fn to_host(ctx: &Context, view: &View<'_>) -> Result<HostTensor, EngineError> {

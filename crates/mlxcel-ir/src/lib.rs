@@ -26,7 +26,7 @@ pub use error::IrError;
 pub use graph::{Graph, Node, Value};
 pub use math::erf;
 pub use op::{
-    Activation, AttentionSpec, BinaryOp, CompareOp, Op, PagedSpec, PoolKind, ReduceOp, RouteGroups,
+    Activation, AttentionSpec, BinaryOp, CacheRow, CompareOp, Op, PagedSpec, PoolKind, ReduceOp, RouteGroups,
     RouteScore, RouteSpec, ScatterMode, UnaryOp,
 };
 pub use shape::{BadDim, Bindings, Dim, Shape, Type, product};

@@ -183,7 +183,8 @@ pub enum Op {
     /// `(q [t, hq, d], k [t, hkv, d], v?, k_cache, v_cache?, positions [t], seq_ids [t], slot_mapping [t],
     /// block_table [s, p], sinks?)` to `(out, k_cache, v_cache?)`: writes the new keys and values to their slots,
     /// then attends causally over everything each sequence has. With `value_dim`, values are the first elements
-    /// of the keys and `v`, `v_cache` are absent. Caches are `[blocks, block, hkv, d]`.
+    /// of the keys and `v`, `v_cache` are absent. Caches are `[blocks, block, hkv, d]` of floats, or
+    /// `[blocks, block, hkv, d + 1]` of `i8`: see [`CacheRow`].
     PagedAttention(PagedSpec),
     /// `(x […, k], w [n, k] of any type, bias?)` to `[…, n]` in the type of `x`.
     Linear {
@@ -341,6 +342,28 @@ pub struct AttentionSpec {
     pub softcap: Option<f64>,
     pub mask: bool,
     pub sinks: bool,
+}
+
+/// A row of a cache of `i8`: the codes of its numbers, and then the step between two codes as a power of two in
+/// eighths. A step is the least such power with which no code leaves the type.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheRow;
+
+impl CacheRow {
+    /// Elements behind the codes.
+    pub const EXTRA: usize = 1;
+    /// The largest code, and minus the smallest.
+    pub const MOST: f64 = 127.0;
+    /// Steps that double.
+    pub const EIGHTHS: f64 = 8.0;
+    /// How far below a step, in eighths, numbers still take it, so that what a row held is held again: the code of
+    /// the largest may be cut off by this little.
+    pub const SLACK: f64 = 1.0 / 64.0;
+
+    /// The width of a row that holds `width` numbers in a cache of this type.
+    pub fn width(cache: DType, width: &Dim) -> Dim {
+        if cache == DType::I8 { width.plus(&Dim::fixed(Self::EXTRA)) } else { width.clone() }
+    }
 }
 
 /// Attention over the paged cache; always causal.

@@ -148,9 +148,9 @@ pub struct TypeArgs {
     #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub dtype: Precision,
     /// The type of the KV cache. auto is --dtype where that is given, else f16 for a model stored in 16 bits or fewer,
-    /// and f32 for one in f32.
+    /// and f32 for one in f32. int8 is half of f16: codes of 8 bits and a step for every head of a token.
     #[arg(long, value_enum, default_value_t, help_heading = "Model")]
-    pub kv_dtype: Precision,
+    pub kv_dtype: CachePrecision,
 }
 
 /// Whether a model may be fetched.
@@ -225,6 +225,16 @@ impl SamplingArgs {
         let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() as u32);
         SamplingParams { temperature, top_k, top_p, min_p, seed }
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CachePrecision {
+    #[default]
+    Auto,
+    F32,
+    Bf16,
+    F16,
+    Int8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -388,7 +388,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::{Precision, TypeArgs};
+    use crate::cli::{CachePrecision, Precision, TypeArgs};
     use crate::engines::EngineName;
     use crate::{engines, loading};
 
@@ -401,7 +401,7 @@ mod tests {
     impl Asked {
         fn of(family: &str) -> Self {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(family);
-            let types = TypeArgs { dtype: Precision::F32, kv_dtype: Precision::Auto };
+            let types = TypeArgs { dtype: Precision::F32, kv_dtype: CachePrecision::Auto };
             let (loaded, _) = loading::load(&path, types).expect("the fixture is a model");
             let engine = engines::by_name(EngineName::Cpu).unwrap();
             let capacity = loaded.model.built.max_context.min(400);

@@ -8,16 +8,6 @@ use super::{Simd, SimdLevel};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512;
 
-/// Sixteen lanes to four: the upper half is added to the lower, twice.
-#[inline(always)]
-fn quarter(v: __m512) -> __m128 {
-    // SAFETY: only reached through dispatch, which checked the features.
-    unsafe {
-        let half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
-        _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half))
-    }
-}
-
 impl Simd for Avx512 {
     type F = __m512;
     const LEVEL: SimdLevel = SimdLevel::Avx512;
@@ -107,11 +97,17 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sums(v: [__m512; 4]) -> [f32; 4] {
-        let [a, b, c, d] = [quarter(v[0]), quarter(v[1]), quarter(v[2]), quarter(v[3])];
         let mut out = [0.0; 4];
         // SAFETY: only reached through dispatch, which checked the features; `out` has four places.
         unsafe {
-            let sums = _mm_hadd_ps(_mm_hadd_ps(a, b), _mm_hadd_ps(c, d));
+            // Every quarter has the sums of four lanes of each vector, in order of the vectors.
+            let pair = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let (ab, cd) = (_mm512_castps_pd(pair(v[0], v[1])), _mm512_castps_pd(pair(v[2], v[3])));
+            let low = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+            let quarters = _mm512_add_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+            let halves =
+                _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps::<1>(quarters));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
             _mm_storeu_ps(out.as_mut_ptr(), sums);
         }
         out

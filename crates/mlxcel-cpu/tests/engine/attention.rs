@@ -1,12 +1,12 @@
 //! Dense and paged attention: masks, windows, caps, sinks, and invariance under chunking and company.
 
-use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::{Batch, Engine, Logits, ReferenceEngine, SequenceState};
 use mlxcel_ir::step::StepInputs;
 use mlxcel_ir::{AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, PagedBatch, PagedSpec, shape};
 
-use crate::support::{Case, Random, Weights, assert_close, engines, step};
+use crate::support::{Case, Random, Weights, assert_close, engines_with, step};
 
 fn dense_spec() -> AttentionSpec {
     AttentionSpec { scale: 0.3, causal: false, window: None, softcap: None, mask: false, sinks: false }
@@ -55,6 +55,11 @@ fn dense_attention_is_its_decomposition() {
             }
         }
     }
+}
+
+/// Engines of every instruction set, with both kinds of products, of which one scores the last tokens by dots.
+fn engines() -> impl Iterator<Item = CpuEngine> {
+    [Products::Exact, Products::Fast].into_iter().flat_map(engines_with)
 }
 
 struct Shape {
@@ -119,7 +124,7 @@ fn feeds(
 
 fn sequences() -> Vec<Sequence> {
     vec![
-        Sequence { state: SequenceState { blocks: vec![3, 9, 1, 7], slot: 0, known_len: 45 }, first: 0 },
+        Sequence { state: SequenceState { blocks: vec![3, 9, 1, 7], slot: 0, known_len: 40 }, first: 0 },
         Sequence { state: SequenceState { blocks: vec![2, 8, 0, 5], slot: 0, known_len: 23 }, first: 45 },
     ]
 }
@@ -130,7 +135,8 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
     let steps: [&[(usize, usize, usize)]; 4] =
         [&[(0, 0, 20)], &[(0, 20, 1), (1, 0, 22)], &[(1, 22, 1), (0, 21, 24)], &[]];
     let same = [DType::F32, DType::BF16, DType::F64].map(|d| (d, d));
-    for types in same.into_iter().chain([(DType::F32, DType::F16), (DType::F32, DType::BF16)]) {
+    let narrow = [DType::F16, DType::BF16, DType::I8].map(|cache| (DType::F32, cache));
+    for types in same.into_iter().chain(narrow) {
         let d = types.0;
         for s in
             [Shape { heads: 6, kv: 2, width: 16, value: 32 }, Shape { heads: 3, kv: 3, width: 12, value: 12 }]
@@ -143,15 +149,28 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
                 // Numbers that the cache holds exactly: how casts round is not for this test.
                 let mut kept = |width: usize| {
                     let shape = [68, s.kv, width];
-                    HostTensor::from_f64(d, &shape, &r.tensor(types.1, &shape).to_f64())
+                    let mut numbers = r.tensor(types.1, &shape).to_f64();
+                    if types.1 == DType::I8 {
+                        // Codes whose largest is the largest of the type, with steps of all kinds.
+                        for (i, row) in numbers.chunks_mut(width).enumerate() {
+                            row[i % width] = 127.0;
+                            let step = ((i % 24) as f64 / 8.0 - 8.0).exp2();
+                            row.iter_mut().for_each(|x| *x = x.max(-127.0) * step);
+                        }
+                    }
+                    HostTensor::from_f64(d, &shape, &numbers)
                 };
                 let (k, v) = (kept(s.width), kept(s.value));
                 let tensors = [("q", &q), ("k", &k), ("v", &v)];
                 let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
-                let mut reference = ReferenceEngine.compile(&graph, &weights, &dims).unwrap();
+                // What a cache of codes holds exactly is the same in one of floats.
+                let floats = if types.1 == DType::I8 { DType::F32 } else { types.1 };
+                let as_floats = paged_graph((d, floats), &s, spec);
+                let mut reference = ReferenceEngine.compile(&as_floats, &weights, &dims).unwrap();
                 let fed: Vec<_> = steps.iter().map(|c| feeds(&sequences(), c, 16, &tensors)).collect();
                 let expected: Vec<_> = fed.iter().map(|f| step(&mut *reference, f, &["y"])).collect();
-                for engine in engines() {
+                let engines = engines().map(|e| Box::new(e) as Box<dyn Engine>);
+                for engine in engines.chain([Box::new(ReferenceEngine) as Box<dyn Engine>]) {
                     let mut program = engine.compile(&graph, &weights, &dims).unwrap();
                     for (n, (f, e)) in fed.iter().zip(&expected).enumerate() {
                         let found = step(&mut *program, f, &["y"]);
@@ -216,7 +235,7 @@ fn long(engine: &CpuEngine, cache: DType, cuts: &[usize]) -> Vec<u8> {
     let k = r.tensor(DType::F32, &[TOKENS, s.kv, s.width]);
     let v = r.tensor(DType::F32, &[TOKENS, s.kv, s.value]);
     let tensors = [("q", &q), ("k", &k), ("v", &v)];
-    let state = SequenceState { blocks: (0..44).rev().collect(), slot: 0, known_len: TOKENS };
+    let state = SequenceState { blocks: (0..44).rev().collect(), slot: 0, known_len: TOKENS - 60 };
     let sequences = [Sequence { state, first: 0 }];
     let dims = Bindings::from([("blocks".into(), 44), ("block".into(), 16)]);
     let mut program = engine.compile(&graph, &Weights::default(), &dims).unwrap();
@@ -232,14 +251,14 @@ fn long(engine: &CpuEngine, cache: DType, cuts: &[usize]) -> Vec<u8> {
 #[test]
 fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
     for level in SimdLevel::available() {
-        for cache in [DType::F32, DType::F16] {
+        for (cache, products) in [
+            (DType::F32, Products::Exact),
+            (DType::F16, Products::Exact),
+            (DType::F16, Products::Fast),
+            (DType::I8, Products::Fast),
+        ] {
             let engine = |threads: usize| {
-                CpuEngine::new(CpuOptions {
-                    threads: Some(threads),
-                    level: Some(level),
-                    ..CpuOptions::default()
-                })
-                .unwrap()
+                CpuEngine::new(CpuOptions { threads: Some(threads), level: Some(level), products }).unwrap()
             };
             let whole = long(&engine(1), cache, &[0]);
             for threads in [1, 2, 5] {

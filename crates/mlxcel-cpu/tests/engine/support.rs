@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_cpu::{CpuEngine, CpuOptions, SimdLevel};
+use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::weights::WeightTensor;
 use mlxcel_engine::{Engine, EngineError, Feeds, Program, ReferenceEngine, WeightSource};
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor};
@@ -69,10 +69,14 @@ impl Random {
 
 /// An engine for each instruction set of the machine, with one thread and with three.
 pub fn engines() -> Vec<CpuEngine> {
+    engines_with(Products::default())
+}
+
+pub fn engines_with(products: Products) -> Vec<CpuEngine> {
     let all = SimdLevel::available();
     let make = |(i, level): (usize, &SimdLevel)| {
         let threads = Some(if i % 2 == 0 { 3 } else { 1 });
-        CpuEngine::new(CpuOptions { threads, level: Some(*level), ..CpuOptions::default() }).unwrap()
+        CpuEngine::new(CpuOptions { threads, level: Some(*level), products }).unwrap()
     };
     all.iter().enumerate().map(make).collect()
 }

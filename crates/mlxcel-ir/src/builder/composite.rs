@@ -2,7 +2,7 @@
 
 use super::{Builder, Tensor};
 use crate::dtype::DType;
-use crate::op::{Activation, AttentionSpec, Op, PagedSpec, PoolKind, RouteSpec};
+use crate::op::{Activation, AttentionSpec, CacheRow, Op, PagedSpec, PoolKind, RouteSpec};
 
 /// The parts of a ragged batch that paged attention reads.
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,8 @@ impl Builder {
         let names: Vec<String> = ["k_cache", "v_cache"].map(|n| format!("{n}.{layer}")).to_vec();
         let cache = |(t, name): (Tensor<'g>, &String)| {
             let dtype = batch.cache.unwrap_or(t.dtype());
-            self.state(name, dtype, vec!["blocks".into(), "block".into(), t.dim(1), t.dim(2)])
+            let width = CacheRow::width(dtype, &t.dim(2));
+            self.state(name, dtype, vec!["blocks".into(), "block".into(), t.dim(1), width])
         };
         let new: Vec<Tensor<'g>> = std::iter::once(k).chain(v).collect();
         let caches: Vec<Tensor<'g>> = new.iter().copied().zip(&names).map(cache).collect();

@@ -4,7 +4,7 @@ use super::count;
 use super::norm::wide;
 use crate::builder::{Builder, Tensor};
 use crate::dtype::DType;
-use crate::op::{AttentionSpec, PagedSpec, ReduceOp, ScatterMode};
+use crate::op::{AttentionSpec, CacheRow, PagedSpec, ReduceOp, ScatterMode};
 use crate::shape::Dim;
 
 pub(super) fn rope<'g>(x: &[Tensor<'g>], interleaved: bool, scale: f64) -> Tensor<'g> {
@@ -104,6 +104,26 @@ fn masked_softmax<'g>(scores: Tensor<'g>, keep: Option<Tensor<'g>>, sinks: Optio
     e / empty.select(sum.number(1.0), sum)
 }
 
+/// Rows `[t, heads, width]` as a cache of `i8` holds them.
+fn coded<'g>(b: &'g Builder, x: Tensor<'g>) -> Tensor<'g> {
+    let x = x.cast(wide(x.dtype()));
+    let most = x.abs().reduce_keep(ReduceOp::Max, 2) * (1.0 / CacheRow::MOST);
+    let eighths = (most.log() * (CacheRow::EIGHTHS / std::f64::consts::LN_2) - CacheRow::SLACK).ceil();
+    let eighths = eighths.max(x.number(-128.0)).min(x.number(127.0));
+    let codes = (x / step_of(eighths)).round().max(x.number(-CacheRow::MOST)).min(x.number(CacheRow::MOST));
+    b.concat(&[codes, eighths], 2).cast(DType::I8)
+}
+
+/// The numbers of rows of codes that were cast to floats.
+fn decoded(rows: Tensor<'_>) -> Tensor<'_> {
+    let width = rows.dim(3).minus(&Dim::fixed(CacheRow::EXTRA));
+    rows.slice(3, 0, width.clone()) * step_of(rows.slice(3, width, rows.dim(3)))
+}
+
+fn step_of(eighths: Tensor<'_>) -> Tensor<'_> {
+    (eighths * (std::f64::consts::LN_2 / CacheRow::EIGHTHS)).exp()
+}
+
 /// All tokens against all keys of all sequences, masked to each token's own sequence and past.
 pub(super) fn paged<'g>(b: &'g Builder, x: &[Tensor<'g>], spec: &PagedSpec) -> Vec<Tensor<'g>> {
     let values = if spec.value_dim.is_none() { 1 } else { 0 };
@@ -116,13 +136,15 @@ pub(super) fn paged<'g>(b: &'g Builder, x: &[Tensor<'g>], spec: &PagedSpec) -> V
 
     let write = |cache: Tensor<'g>, new: Tensor<'g>| {
         let flat = vec![blocks.times(&block), cache.dim(2), cache.dim(3)];
-        let written = cache.reshape(flat).scatter(slots, new.cast(cache.dtype()), ScatterMode::Set);
+        let rows = if cache.dtype() == DType::I8 { coded(b, new) } else { new.cast(cache.dtype()) };
+        let written = cache.reshape(flat).scatter(slots, rows, ScatterMode::Set);
         written.reshape(cache.shape())
     };
     let caches: Vec<Tensor<'g>> = caches.iter().zip(new).map(|(c, n)| write(*c, *n)).collect();
     let read = |cache: Tensor<'g>| {
         let all = vec![Dim::fixed(1), keys.clone(), cache.dim(2), cache.dim(3)];
-        cache.gather(table, 0).reshape(all).cast(q.dtype())
+        let rows = cache.gather(table, 0).reshape(all).cast(q.dtype());
+        if cache.dtype() == DType::I8 { decoded(rows) } else { rows }
     };
     let k = read(caches[0]);
     let v = match spec.value_dim {

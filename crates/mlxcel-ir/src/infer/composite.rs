@@ -3,7 +3,7 @@
 use super::movement::windows;
 use super::{Inferred, axis_in, ensure, float, int, one, rank_is, same_dtype, same_shape};
 use crate::dtype::DType;
-use crate::op::{Op, PagedSpec, PoolKind, RouteSpec};
+use crate::op::{CacheRow, Op, PagedSpec, PoolKind, RouteSpec};
 use crate::shape::{Dim, Type};
 
 pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
@@ -146,8 +146,11 @@ fn paged(p: &PagedSpec, x: &[&Type]) -> Inferred {
     let caches = &rest[..if split { 2 } else { 1 }];
     for (cache, new) in caches.iter().zip([k, v]) {
         rank_is("a cache", cache, 4)?;
-        float("a cache", cache)?;
-        let expected = [&cache.shape[..2], &new.shape[1..]].concat();
+        if cache.dtype != DType::I8 {
+            float("a cache", cache)?;
+        }
+        let mut expected = [&cache.shape[..2], &new.shape[1..]].concat();
+        expected[3] = CacheRow::width(cache.dtype, &new.shape[2]);
         same_shape("a cache", cache, &expected)?;
         ensure(cache.shape[..2] == caches[0].shape[..2], || "the caches differ in blocks".into())?;
     }

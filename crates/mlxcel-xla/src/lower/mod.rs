@@ -6,7 +6,7 @@ mod experts;
 mod unpack;
 
 use mlxcel_ir::passes::{common_subexpressions, dead_code};
-use mlxcel_ir::{Bindings, Builder, Graph, IrError, Op, Tensor, Type, Value, decompose};
+use mlxcel_ir::{Bindings, Builder, DType, Graph, IrError, Op, Tensor, Type, Value, decompose};
 
 use crate::error::XlaError;
 pub(crate) use unpack::Packing;
@@ -56,7 +56,8 @@ fn rewrite_composites(graph: &Graph, kind: StepKind) -> Result<Graph, XlaError> 
     Ok(graph.rewrite(|out, node, inputs| {
         let types: Vec<Type> = inputs.iter().map(|v| out.ty(*v).clone()).collect();
         let body = match &node.op {
-            Op::PagedAttention(spec) if kind.is_split => {
+            // A cache of codes is read as its decomposition says.
+            Op::PagedAttention(spec) if kind.is_split && types.iter().all(|t| t.dtype != DType::I8) => {
                 let narrow = kind.narrow_attention;
                 region(&types, |b, x| attention::paged(b, x, spec, narrow))
             }

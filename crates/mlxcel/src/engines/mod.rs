@@ -8,7 +8,7 @@ use mlxcel_ir::DType;
 use mlxcel_models::Types;
 use mlxcel_weights::Checkpoint;
 
-use crate::cli::{Precision, TypeArgs};
+use crate::cli::{CachePrecision, Precision, TypeArgs};
 
 pub mod cpu;
 pub mod cuda;
@@ -105,7 +105,13 @@ pub fn types(arguments: TypeArgs, checkpoint: &Checkpoint) -> Types {
         let tensors = checkpoint.names().filter_map(|name| checkpoint.info(name));
         if tensors.into_iter().all(exact) { DType::F32 } else { DType::F16 }
     };
-    let cache = named(arguments.kv_dtype).or(named(arguments.dtype)).unwrap_or_else(stored);
+    let cache = match arguments.kv_dtype {
+        CachePrecision::Auto => named(arguments.dtype).unwrap_or_else(stored),
+        CachePrecision::F32 => DType::F32,
+        CachePrecision::Bf16 => DType::BF16,
+        CachePrecision::F16 => DType::F16,
+        CachePrecision::Int8 => DType::I8,
+    };
     Types { activations, cache }
 }
 

@@ -3,14 +3,16 @@
 
 use std::ops::Range;
 
-use mlxcel_ir::DType;
+use mlxcel_ir::{CacheRow, DType};
 
 use super::Scores;
+use super::coded;
 use super::soft::{Running, soften};
 use super::tile::{
-    Brains, Even, Extent, Halves, LINES, Left, Rows, Singles, Sums, add_line, add_product, sharing,
+    Brains, Codes, Even, Extent, Halves, LINES, Left, Rows, Singles, Sums, add_line, add_product, dots,
+    sharing,
 };
-use super::turn::{fetch, turn};
+use super::turn::{Ahead, turn};
 use crate::lanes::Lane;
 use crate::math;
 use crate::simd::{Kernel, LANES_MAX, Simd};
@@ -51,14 +53,20 @@ impl Memory<'_> {
     /// Whether rows can be read in whole vectors where they lie.
     #[inline(always)]
     pub(super) fn direct(&self) -> bool {
-        let known = matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16);
+        let known = matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8);
         known && self.stride == 1 && self.width.is_multiple_of(LANES_MAX)
     }
 
     #[inline(always)]
     fn row_bytes(&self) -> usize {
         let size = self.dtype.size().expect("keys and values are plain");
-        ((self.width.max(1) - 1) * self.stride + 1) * size
+        ((self.width.max(1) - 1) * self.stride + 1) * size + self.extra()
+    }
+
+    /// Bytes of a row behind its numbers.
+    #[inline(always)]
+    fn extra(&self) -> usize {
+        if self.dtype == DType::I8 { CacheRow::EXTRA } else { 0 }
     }
 
     /// Bytes from one head's row to the next one's.
@@ -110,6 +118,9 @@ pub(super) struct Block {
     pub(super) count: usize,
     /// The first query's row of the result.
     pub(super) row: usize,
+    /// Whether scores are products with keys where they lie, which is better for few lines. Tokens of a sequence that
+    /// may be computed in one step or in several must all say the same.
+    pub(super) by_dots: bool,
 }
 
 /// Keys, values, and what a query sees of them.
@@ -129,7 +140,7 @@ pub(super) trait Context: Sync {
 }
 
 /// What a thread needs beside operands and results; kept between tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scratch {
     /// `[dim][KEYS]`.
     keys: Vec<f32>,
@@ -137,6 +148,14 @@ pub(super) struct Scratch {
     values: Vec<f32>,
     /// Scores, then weights, of the lines that share registers.
     scores: Vec<f32>,
+    /// The steps of the keys and values of a tile, where they are codes.
+    steps: [[f32; KEYS]; 2],
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch { keys: vec![], values: vec![], scores: vec![], steps: [[1.0; KEYS]; 2] }
+    }
 }
 
 /// Results of lines over some keys, not yet divided by the sums of their weights.
@@ -159,6 +178,8 @@ pub(super) struct Attend<'a> {
     /// `[heads][queries][group][key]`.
     pub(super) q: &'a [f32],
     pub(super) keys: (usize, usize),
+    /// The end of the keys that the block sees, which may be read after these.
+    pub(super) last: usize,
     pub(super) scratch: &'a mut Scratch,
     /// `[heads][queries][group]`.
     pub(super) part: Partial<'a>,
@@ -175,23 +196,17 @@ impl Kernel for Attend<'_> {
         self.scratch.keys.resize(w.key * KEYS, 0.0);
         self.scratch.values.resize(w.value_padded() * KEYS, 0.0);
         self.scratch.scores.resize(LINES * KEYS, 0.0);
-        let mut place = self.place(self.keys.0 / KEYS * KEYS);
+        let mut place = self.place(self.keys.0 / KEYS * KEYS, self.keys);
         loop {
             let start = place.start + KEYS;
-            let next = if start < self.keys.1 { Some(self.place(start)) } else { None };
+            let next = if start < self.last { Some(self.place(start, (start, self.last))) } else { None };
             // All heads of a tile come before the next keys, since their rows lie beside each other.
             for head in self.heads.clone() {
-                let last = head + 1 == self.heads.end;
-                let ahead = if last {
-                    next.as_ref().map(|n| (n, self.heads.start))
-                } else {
-                    Some((&place, head + 1))
-                };
-                self.attend::<S>(&place, head, ahead);
+                self.attend::<S>(&place, head, next.as_ref());
             }
             match next {
-                Some(next) => place = next,
-                None => break,
+                Some(next) if start < self.keys.1 => place = next,
+                _ => break,
             }
         }
     }
@@ -207,17 +222,22 @@ struct Place {
 }
 
 /// Keys from `start` on of one KV head.
-struct Tile {
+struct Tile<'a> {
     start: usize,
     head: usize,
     /// The whole vectors that hold keys.
     lanes: (usize, usize),
+    /// Where keys lie, if they were not turned.
+    rows: Option<&'a Addresses>,
+    ahead: Ahead<'a>,
+    /// Whether keys and values are codes.
+    is_coded: bool,
 }
 
 impl Attend<'_> {
     #[inline(always)]
-    fn place(&self, start: usize) -> Place {
-        let present = (self.keys.0.max(start) - start, self.keys.1.min(start + KEYS) - start);
+    fn place(&self, start: usize, keys: (usize, usize)) -> Place {
+        let present = (keys.0.max(start) - start, keys.1.min(start + KEYS) - start);
         let offsets = self.context.offsets(self.block, start, present);
         let keys = self.context.keys().addresses(&offsets[0], present, self.heads.end);
         let values = match self.context.values() {
@@ -227,28 +247,40 @@ impl Attend<'_> {
         Place { start, present, keys, values }
     }
 
-    /// One KV head's lines against a tile, while the rows of the one `ahead` are on their way.
+    /// One KV head's lines against a tile, while the rows of the next one are on their way.
     #[inline(always)]
-    fn attend<S: Simd>(&mut self, place: &Place, head: usize, ahead: Option<(&Place, usize)>) {
+    fn attend<S: Simd>(&mut self, place: &Place, head: usize, next: Option<&Place>) {
         let (w, keys, values) = (self.widths, self.context.keys(), self.context.values());
         let lanes = (place.present.0 / LANES_MAX * LANES_MAX, place.present.1.next_multiple_of(LANES_MAX));
         let rows = shifted(&place.keys, head * keys.head_bytes());
+        let of = |m: Memory<'_>| (head * m.head_bytes(), head * m.head_bytes() + m.row_bytes());
+        let ahead = Ahead([
+            next.map(|n| (&n.keys, of(keys).0, of(keys).1)),
+            next.zip(values).map(|(n, v)| (&n.values, of(v).0, of(v).1)),
+        ]);
+        let by_dots = self.block.by_dots && keys.direct();
         let mut lane = lanes.0;
-        while lane < lanes.1 {
+        while lane < lanes.1 && !by_dots {
             // SAFETY: the addresses are of whole rows, and the lanes a whole vector within the tile.
             unsafe { turn::<S>(&keys, &rows, (lane, lane + LANES_MAX), &mut self.scratch.keys) };
-            if let Some((next, head)) = ahead {
-                fetch(&next.keys, lane, (head * keys.head_bytes(), keys.row_bytes()));
-                if let Some(values) = values {
-                    fetch(&next.values, lane, (head * values.head_bytes(), values.row_bytes()));
-                }
-            }
+            ahead.fetch(lane..lane + LANES_MAX);
             lane += LANES_MAX;
         }
-        let tile = Tile { start: place.start, head, lanes };
+        let is_coded = keys.dtype == DType::I8;
+        let tile = Tile { start: place.start, head, lanes, rows: by_dots.then_some(&rows), ahead, is_coded };
+        let stored = values.unwrap_or(keys);
         // Values that are the beginnings of keys are narrower than them.
-        let values = Memory { width: w.value, ..values.unwrap_or(keys) };
+        let values = Memory { width: w.value, ..stored };
+        let key_rows = rows;
         let rows = shifted(&place.values, head * values.head_bytes());
+        if is_coded {
+            let [of_keys, of_values] = &mut self.scratch.steps;
+            // SAFETY: the addresses are of whole rows, which end with their steps.
+            unsafe {
+                coded::steps(&key_rows, keys.width, lanes, of_keys);
+                coded::steps(&rows, stored.width, lanes, of_values);
+            }
+        }
         if !values.direct() {
             let rows = self.widen(&values, &rows, place.present);
             return self.tile::<S, Singles>(&tile, Singles(rows.as_ptr()));
@@ -256,6 +288,7 @@ impl Attend<'_> {
         match values.dtype {
             DType::F32 => self.tile::<S, Singles>(&tile, Singles(rows.as_ptr())),
             DType::F16 => self.tile::<S, Halves>(&tile, Halves(rows.as_ptr())),
+            DType::I8 => self.tile::<S, Codes>(&tile, Codes(rows.as_ptr())),
             _ => self.tile::<S, Brains>(&tile, Brains(rows.as_ptr())),
         }
     }
@@ -278,7 +311,7 @@ impl Attend<'_> {
 
     /// What the line's query sees of the tile, as lanes.
     #[inline(always)]
-    fn seen(&self, line: usize, tile: &Tile) -> (usize, usize) {
+    fn seen(&self, line: usize, tile: &Tile<'_>) -> (usize, usize) {
         let (lo, hi) = self.ranges[line / self.widths.group % self.ranges.len()];
         let (lo, hi) = (lo.max(self.keys.0).max(tile.start), hi.min(self.keys.1).min(tile.start + KEYS));
         (lo - tile.start, hi.max(lo) - tile.start)
@@ -286,7 +319,7 @@ impl Attend<'_> {
 
     /// Lines share registers with their neighbours, which changes nothing of what they compute.
     #[inline(always)]
-    fn tile<S: Simd, R: Rows>(&mut self, tile: &Tile, values: R) {
+    fn tile<S: Simd, R: Rows>(&mut self, tile: &Tile<'_>, values: R) {
         // The lines of the tile's head.
         let count = self.part.running.len() / self.heads.len();
         let mut line = (tile.head - self.heads.start) * count;
@@ -316,17 +349,35 @@ impl Attend<'_> {
     unsafe fn lines<S: Simd, R: Rows>(
         &mut self,
         (line, seen): (usize, &[(usize, usize)]),
-        tile: &Tile,
+        tile: &Tile<'_>,
         values: R,
     ) {
         let (w, count) = (self.widths, seen.len());
         let left = Left { base: self.q[line * w.key..(line + count) * w.key].as_ptr(), stride: w.key };
-        let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
         let scores = &mut self.scratch.scores[..count * KEYS];
         let sums = Sums { base: scores.as_mut_ptr(), stride: KEYS };
-        let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
-        // SAFETY: queries are as wide as keys, and the turned tile has its lanes.
-        unsafe { add_product::<S, Even>(count, left, turned, sums, extent) };
+        // SAFETY: queries are as wide as keys, whose rows or whose turned tile have the lanes.
+        unsafe {
+            match (tile.rows, self.context.keys().dtype) {
+                (None, _) => {
+                    let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
+                    let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
+                    add_product::<S, Even>(count, left, turned, sums, extent);
+                }
+                (Some(rows), DType::F32) => {
+                    dots::<S, _>(count, (left, w.key), Singles(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
+                }
+                (Some(rows), DType::F16) => {
+                    dots::<S, _>(count, (left, w.key), Halves(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
+                }
+                (Some(rows), DType::I8) => {
+                    dots::<S, _>(count, (left, w.key), Codes(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
+                }
+                (Some(rows), _) => {
+                    dots::<S, _>(count, (left, w.key), Brains(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
+                }
+            }
+        }
         let mut common = (0, KEYS);
         for (t, &seen) in seen.iter().enumerate() {
             self.weights::<S>(line + t, t, seen, tile);
@@ -379,9 +430,12 @@ impl Attend<'_> {
 
     /// Turns the scores of one line into weights and fades its result accordingly.
     #[inline(always)]
-    fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile) {
+    fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile<'_>) {
         let w = self.widths;
         let scores = &mut self.scratch.scores[t * KEYS..(t + 1) * KEYS];
+        if tile.is_coded {
+            scale(scores, &self.scratch.steps[0], tile.lanes);
+        }
         if let Some(cap) = self.scores.softcap {
             for s in scores.iter_mut() {
                 *s = math::tanh(*s / cap) * cap;
@@ -397,11 +451,22 @@ impl Attend<'_> {
             scores[hi..].fill(f32::NEG_INFINITY);
         }
         let fade = soften::<S>(&mut scores[lanes.0..lanes.1], &mut self.part.running[line]);
+        if tile.is_coded {
+            scale(scores, &self.scratch.steps[1], lanes);
+        }
         if fade != 1.0 {
             let width = w.value_padded();
             for x in &mut self.part.out[line * width..(line + 1) * width] {
                 *x *= fade;
             }
         }
+    }
+}
+
+/// Multiplies some of the numbers by those of their lanes.
+#[inline(always)]
+fn scale(numbers: &mut [f32], by: &[f32; KEYS], lanes: (usize, usize)) {
+    for (x, by) in numbers[lanes.0..lanes.1].iter_mut().zip(&by[lanes.0..lanes.1]) {
+        *x *= by;
     }
 }

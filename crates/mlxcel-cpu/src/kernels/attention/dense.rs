@@ -28,6 +28,7 @@ pub(crate) fn dense(machine: &Machine, spec: &AttentionSpec, x: &[View<'_>], out
         first,
         count: step.min(queries - first),
         row: sequence * queries + first,
+        by_dots: false,
     };
     let blocks: Vec<Block> = (0..batch)
         .flat_map(|b| (0..queries).step_by(step).map(move |first| (b, first)))

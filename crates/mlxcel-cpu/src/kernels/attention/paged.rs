@@ -3,20 +3,27 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use mlxcel_ir::{DType, PagedSpec};
+use mlxcel_ir::{CacheRow, DType, PagedSpec};
 
 use super::Scores;
+use super::coded;
 use super::core::{Block, Context, KEYS, Memory, Offsets, Widths};
 use super::drive::{Job, queries_per_block};
-use crate::context::Context as Machine;
+use crate::context::{Context as Machine, Products};
 use crate::lanes::{Lane, indices};
+use crate::roles::Roles;
 use crate::view::{Out, Shared, View};
 
 /// New tokens from which on threads share the writing.
 const TOKENS_PER_THREAD: usize = 16;
 
 /// Operands as the op lists them; `outs` are the result and the caches, which hold their old contents.
-pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &mut [Out<'_>]) {
+pub(crate) fn paged(
+    machine: &Machine,
+    spec: &PagedSpec,
+    (x, roles): (&[View<'_>], Option<&Roles>),
+    outs: &mut [Out<'_>],
+) {
     let (q, caches) = (x[0], 1 + spec.value_dim.is_none() as usize);
     let rest = &x[1 + 2 * caches..];
     let slots = indices(&rest[2]);
@@ -30,6 +37,8 @@ pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &
     let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
     let pages = Pages {
         window: spec.window,
+        roles,
+        by_dots: machine.products == Products::Fast,
         q,
         caches: &caches,
         positions: indices(&rest[0]),
@@ -54,7 +63,7 @@ pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, x: &[View<'_>], outs: &
 /// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Threads share the heads, since
 /// two tokens might name one slot.
 fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) {
-    let (heads, width) = (new.shape()[1], new.shape()[2]);
+    let (heads, width, stored) = (new.shape()[1], new.shape()[2], cache.shape[3]);
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
     let strides = new.layout.strides;
     let to = Shared(cache.bytes().as_mut_ptr());
@@ -63,9 +72,9 @@ fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) 
         for (t, &slot) in slots.iter().enumerate().filter(|(_, s)| (0..count as i64).contains(*s)) {
             let at = t * strides[0] + h * strides[1];
             f32::load(new.dtype, new.bytes(), (at, strides[2]), &mut line);
-            let at = (slot as usize * heads + h) * width * size;
+            let at = (slot as usize * heads + h) * stored * size;
             // SAFETY: the slot exists, and its row of this head is written by this task alone.
-            let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), width * size) };
+            let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), stored * size) };
             narrow(dtype, &line, row);
         }
     };
@@ -78,8 +87,10 @@ fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) 
 
 /// Stores numbers of a row, halves many at a time.
 fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
-    if dtype != DType::F16 {
-        return f32::store(dtype, line, row);
+    match dtype {
+        DType::F16 => {}
+        DType::I8 => return coded::encode(line, row),
+        _ => return f32::store(dtype, line, row),
     }
     let mut halves = [f16::ZERO; 64];
     for (part, to) in line.chunks(halves.len()).zip(row.chunks_mut(2 * halves.len())) {
@@ -94,6 +105,9 @@ fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
 /// The cache as the tokens of a step see it.
 struct Pages<'a> {
     window: Option<usize>,
+    roles: Option<&'a Roles>,
+    /// Whether tokens that no known ones follow are scored by dots.
+    by_dots: bool,
     q: View<'a>,
     caches: &'a [View<'a>],
     positions: Vec<i64>,
@@ -103,16 +117,19 @@ struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// Runs of neighbouring tokens of one sequence, of at most `step`. Padding, whose sequence does not exist, sees
-    /// nothing.
+    /// Runs of neighbouring tokens of one sequence and one role, of at most `step`. Padding, whose sequence does not
+    /// exist, sees nothing.
     fn blocks(&self, step: usize) -> Vec<Block> {
         let ids = &self.seq_ids;
+        let by_dots = |t: usize| self.by_dots && self.roles.is_none_or(|r| r.is_end(t));
         let mut blocks = vec![];
         let mut start = 0;
         for t in 1..=ids.len() {
-            if t == ids.len() || ids[t] != ids[start] || t - start == step {
+            let ends = t == ids.len() || ids[t] != ids[start] || by_dots(t) != by_dots(start);
+            if ends || t - start == step {
                 let sequence = usize::try_from(ids[start]).unwrap_or(usize::MAX);
-                blocks.push(Block { sequence, first: start, count: t - start, row: start });
+                let by_dots = by_dots(start);
+                blocks.push(Block { sequence, first: start, count: t - start, row: start, by_dots });
                 start = t;
             }
         }
@@ -121,7 +138,9 @@ impl Pages<'_> {
 
     fn memory(&self, cache: usize) -> Memory<'_> {
         let c = &self.caches[cache];
-        Memory { bytes: c.bytes(), dtype: c.dtype, width: c.shape()[3], stride: 1, head: c.shape()[3] }
+        let stored = c.shape()[3];
+        let width = if c.dtype == DType::I8 { stored - CacheRow::EXTRA } else { stored };
+        Memory { bytes: c.bytes(), dtype: c.dtype, width, stride: 1, head: stored }
     }
 }
 

@@ -3,6 +3,7 @@
 //! of fused additions in order of the rows, whatever lines and columns share the registers with it.
 #![allow(unsafe_code)]
 
+use super::turn::Ahead;
 use crate::simd::Simd;
 
 /// Lines that share the registers, at most.
@@ -52,6 +53,9 @@ pub(super) struct Halves(pub(super) *const *const u8);
 /// Rows of `bf16` anywhere.
 #[derive(Clone, Copy)]
 pub(super) struct Brains(pub(super) *const *const u8);
+/// Rows of codes of eight bits anywhere.
+#[derive(Clone, Copy)]
+pub(super) struct Codes(pub(super) *const *const u8);
 
 impl Rows for Singles {
     #[inline(always)]
@@ -74,6 +78,14 @@ impl Rows for Brains {
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
         unsafe { S::from_bf16((*self.0.add(k)).add(column * 2)) }
+    }
+}
+
+impl Rows for Codes {
+    #[inline(always)]
+    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
+        // SAFETY: as the caller promises; the list has the row.
+        unsafe { S::from_i8((*self.0.add(k)).add(column)) }
     }
 }
 
@@ -130,6 +142,73 @@ pub(super) unsafe fn add_product<S: Simd, R: Rows>(
             3 => strip::<S, R, 3>(left, rows, sums, extent),
             4 => strip::<S, R, 4>(left, rows, sums, extent),
             _ => strip::<S, R, LINES>(left, rows, sums, extent),
+        }
+    }
+}
+
+/// Keys that are multiplied side by side in [`add_dots`].
+pub(super) const SIDE_BY_SIDE: usize = 4;
+
+/// `sums[t][key] = Σ left[t][d] · keys[key][d]` over `width` numbers, for `count` lines, as many as [`sharing`] says,
+/// and the keys `columns`: the scores of keys that are read where they lie, while the rows `ahead` are on their way.
+/// Every score is one chain for each lane of a vector, and the lanes are added in one order.
+///
+/// # Safety
+/// Lines must have `width` numbers and keys have them in whole vectors; sums must have the columns, which are a
+/// multiple of [`SIDE_BY_SIDE`].
+#[inline(always)]
+pub(super) unsafe fn dots<S: Simd, R: Rows>(
+    count: usize,
+    (left, width): (Left, usize),
+    keys: R,
+    sums: Sums,
+    (columns, ahead): ((usize, usize), Ahead<'_>),
+) {
+    let mut lane = columns.0;
+    while lane < columns.1 {
+        ahead.fetch(lane..lane + SIDE_BY_SIDE);
+        // SAFETY: as the caller promises.
+        unsafe {
+            match count {
+                1 => dots_of::<S, R, 1>((left, width), keys, sums, lane),
+                2 => dots_of::<S, R, 2>((left, width), keys, sums, lane),
+                3 => dots_of::<S, R, 3>((left, width), keys, sums, lane),
+                4 => dots_of::<S, R, 4>((left, width), keys, sums, lane),
+                _ => dots_of::<S, R, LINES>((left, width), keys, sums, lane),
+            }
+        }
+        lane += SIDE_BY_SIDE;
+    }
+}
+
+/// `T` lines by [`SIDE_BY_SIDE`] keys, in registers.
+#[inline(always)]
+unsafe fn dots_of<S: Simd, R: Rows, const T: usize>(
+    (left, width): (Left, usize),
+    keys: R,
+    sums: Sums,
+    lane: usize,
+) {
+    // SAFETY: as the caller of `dots` promises.
+    unsafe {
+        let mut acc = [[S::splat(0.0); SIDE_BY_SIDE]; T];
+        let mut d = 0;
+        while d < width {
+            let mut key = [S::splat(0.0); SIDE_BY_SIDE];
+            for i in 0..SIDE_BY_SIDE {
+                key[i] = keys.read::<S>(lane + i, d);
+            }
+            for t in 0..T {
+                let x = S::load(left.base.add(t * left.stride + d));
+                for i in 0..SIDE_BY_SIDE {
+                    acc[t][i] = S::fma(x, key[i], acc[t][i]);
+                }
+            }
+            d += S::LANES;
+        }
+        for t in 0..T {
+            let four = S::sums(acc[t]);
+            sums.base.add(t * sums.stride + lane).cast::<[f32; SIDE_BY_SIDE]>().write_unaligned(four);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! vectors, go number by number.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use mlxcel_ir::DType;
 
 use super::core::{Addresses, KEYS, Memory};
@@ -42,16 +44,27 @@ pub(super) unsafe fn turn<S: Simd>(
     }
 }
 
-/// Asks for the rows of a vector of lanes that will be read soon, each `bytes` long and `shift` bytes further on: the
-/// processor's own guesses end at every page of a cache.
+/// Rows that will be read soon, of keys and of values, and how far behind these addresses they begin and end, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead<'a>(pub(super) [Option<(&'a Addresses, usize, usize)>; 2]);
+
+impl Ahead<'_> {
+    /// Asks for some of them. A few at a time, between other work: the processor can wait for few lines at once.
+    #[inline(always)]
+    pub(super) fn fetch(&self, lanes: Range<usize>) {
+        for (rows, start, end) in self.0.into_iter().flatten() {
+            fetch(&rows[lanes.clone()], (start, end));
+        }
+    }
+}
+
 #[inline(always)]
-pub(super) fn fetch(rows: &Addresses, lane: usize, (shift, bytes): (usize, usize)) {
+fn fetch(rows: &[*const u8], (start, end): (usize, usize)) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let rows = &rows[lane..lane + LANES_MAX];
-        let mut at = shift;
-        while at < shift + bytes {
+        let mut at = start;
+        while at < end {
             for &row in rows {
                 // SAFETY: asking for an address is no access.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(at).cast()) };
@@ -60,7 +73,7 @@ pub(super) fn fetch(rows: &Addresses, lane: usize, (shift, bytes): (usize, usize
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, lane, shift, bytes);
+    let _ = (rows, start, end);
 }
 
 /// # Safety
@@ -100,6 +113,9 @@ unsafe fn squares_of_sixteen(memory: &Memory<'_>, rows: *const *const u8, out: *
                 v[i] = match memory.dtype {
                     DType::F32 => _mm512_loadu_ps(row.cast::<f32>().add(at)),
                     DType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(row.add(at * 2).cast())),
+                    DType::I8 => {
+                        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(row.add(at).cast())))
+                    }
                     _ => {
                         let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(row.add(at * 2).cast()));
                         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -150,6 +166,9 @@ unsafe fn squares_of_eight(memory: &Memory<'_>, rows: *const *const u8, out: *mu
                 v[i] = match memory.dtype {
                     DType::F32 => _mm256_loadu_ps(row.cast::<f32>().add(at)),
                     DType::F16 => _mm256_cvtph_ps(_mm_loadu_si128(row.add(at * 2).cast())),
+                    DType::I8 => {
+                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(row.add(at).cast())))
+                    }
                     _ => {
                         let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(row.add(at * 2).cast()));
                         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))

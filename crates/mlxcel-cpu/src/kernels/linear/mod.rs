@@ -117,6 +117,16 @@ impl<'a> Sink<'a> {
         Sink { start: self.start + start, ..*self }
     }
 
+    /// Where the result of the first token begins and the bias, if results are `f32` in order of the tokens.
+    pub(crate) fn in_order(&self) -> Option<(Shared<u8>, Option<&'a [f32]>)> {
+        let first = Shared(self.to.0.wrapping_add(self.start * self.n * 4));
+        (self.dtype == DType::F32 && self.places.is_none()).then_some((first, self.bias))
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.n
+    }
+
     /// The sums of `token` from `row` on. One task puts a pair at a time.
     #[inline(always)]
     #[allow(unsafe_code)]

@@ -256,6 +256,7 @@ impl Job<'_> {
                     room.of(each * panels.len().min(TOGETHER).div_ceil(2), self.decoded_len());
                 for first in panels.clone().step_by(TOGETHER) {
                     let together = first..panels.end.min(first + TOGETHER);
+                    let sums = &mut sums[..each * together.len().div_ceil(2)];
                     for start in (0..x.depth).step_by(STRETCH) {
                         let stretch = (start, STRETCH.min(x.depth - start));
                         for (pair, sums) in together.clone().step_by(2).zip(sums.chunks_mut(each)) {
@@ -265,16 +266,29 @@ impl Job<'_> {
                             unsafe { tiles::multiply(&registers, &x, rows, stretch, sums.as_mut_ptr()) };
                         }
                     }
-                    // Token by token, so that what is written together lies together.
-                    for t in 0..tokens {
-                        for (i, p) in together.clone().enumerate() {
-                            self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
-                        }
-                    }
+                    self.put_tiles(halves, together, sums);
                 }
             })
         });
         Ok(())
+    }
+
+    /// The sums of all tokens with some panels, from what the products left for every pair of them. Token by token, so
+    /// that what is written together lies together.
+    fn put_tiles(&self, halves: Halves, panels: Range<usize>, sums: &[f32]) {
+        let each = sums.len() / panels.len().div_ceil(2);
+        let Some((to, bias)) = self.sink.in_order() else {
+            for t in 0..self.x.tokens {
+                for (i, p) in panels.clone().enumerate() {
+                    self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
+                }
+            }
+            return;
+        };
+        let lines = tiles::Lines { sums, each, halves, panels, n: self.sink.rows(), bias };
+        assert!(lines.panels.end.saturating_sub(1) * ROWS < lines.n, "rows beyond the result");
+        // SAFETY: the level has the features; the rows of these panels are this task's, in every token's result.
+        unsafe { lines.store(self.x.tokens, to) };
     }
 
     /// Numbers that [`Job::rows`] decodes at a time.

@@ -17,12 +17,14 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use mlxcel_engine::EngineError;
 
 use super::format::ROWS;
 use crate::context::Context;
 use crate::memory::Scratch;
+use crate::view::Shared;
 
 /// Tokens of a tile.
 pub(super) const TOKENS: usize = 16;
@@ -120,7 +122,7 @@ impl<'a> Tokens<'a> {
         let bytes = tiles * TOKENS * depth * 2;
         let mut memory = ctx.pool.take(bytes)?;
         let base: *mut u16 = memory.buffer().ptr().cast();
-        let to = crate::view::Shared(base);
+        let to = Shared(base);
         let per_task = ctx.threads.lines_per_task(tiles * TOKENS, depth).next_multiple_of(TOKENS);
         ctx.threads.each((tiles * TOKENS).div_ceil(per_task), |task| {
             for line in task * per_task..((task + 1) * per_task).min(tiles * TOKENS) {
@@ -129,15 +131,13 @@ impl<'a> Tokens<'a> {
                     Halves::One => (line, 0),
                     Halves::Two => (tile / 2 * TOKENS + slot, tile % 2),
                 };
-                for step in 0..depth / STEP {
-                    let from = step * STEP..((step + 1) * STEP).min(cols);
-                    let from = if token < tokens { from } else { 0..0 };
-                    // SAFETY: the place of a tile's line lies within the memory and is written by one task; the
-                    // row has the elements.
+                let x = if token < tokens { (row(token), cols) } else { (std::ptr::null(), 0) };
+                for start in (0..depth).step_by(STRETCH) {
+                    // SAFETY: a stretch of a tile's line lies within the memory and is written by one task; the row
+                    // has the elements.
                     unsafe {
-                        let to = to.at(place(tiles, depth, tile, step) + slot * STEP);
-                        let x = if from.is_empty() { std::ptr::null() } else { row(token).add(from.start) };
-                        convert(x, from.len(), half, to);
+                        let to = to.at(place(tiles, depth, tile, start / STEP) + slot * STEP);
+                        convert(x, (start, STRETCH.min(depth - start)), half, to);
                     }
                 }
             }
@@ -164,18 +164,19 @@ fn place(tiles: usize, depth: usize, tile: usize, step: usize) -> usize {
     stretch * TOKENS * tiles + (tile * steps + step % (STRETCH / STEP)) * TILE
 }
 
-/// One line of a tile: `len` numbers, then zeros. The second half is what the first left.
+/// A stretch of one line of a tile: `len` numbers from `start` on, and zeros behind the end of the row. The second half
+/// is what the first left.
 ///
 /// # Safety
-/// `len` numbers must be readable at `x`, and 32 places writable at `to`.
+/// The row must have its numbers, and the line of every step of the stretch be writable, tile after tile from `to` on.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn convert(x: *const f32, len: usize, half: usize, to: *mut u16) {
-    for side in 0..2 {
-        let count = len.saturating_sub(side * 16).min(16);
+unsafe fn convert((x, cols): (*const f32, usize), (start, len): (usize, usize), half: usize, to: *mut u16) {
+    for at in (0..len).step_by(16) {
+        let count = cols.saturating_sub(start + at).min(16);
         let mask = ((1u32 << count) - 1) as __mmask16;
-        // SAFETY: masked-out lanes are not read; the line has 32 places.
+        // SAFETY: masked-out lanes are not read; every step has a line of 32 places.
         unsafe {
-            let v = _mm512_maskz_loadu_ps(mask, x.wrapping_add(side * 16));
+            let v = _mm512_maskz_loadu_ps(mask, x.wrapping_add(start + at));
             let first: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(v));
             let bits = if half == 0 {
                 first
@@ -183,7 +184,7 @@ unsafe fn convert(x: *const f32, len: usize, half: usize, to: *mut u16) {
                 let widened = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(first)));
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(v, widened)))
             };
-            _mm256_storeu_si256(to.add(side * 16).cast(), bits);
+            _mm256_storeu_si256(to.add(at / STEP * TILE + at % STEP).cast(), bits);
         }
     }
 }
@@ -201,8 +202,9 @@ pub(super) unsafe fn multiply(
     sums: *mut f32,
 ) {
     for tile in (0..x.tiles).step_by(2) {
-        let mut a = [x.tile(tile, start / STEP), x.tile(tile + 1, start / STEP)];
-        let mut b = rows;
+        // Plain variables, since arrays of them would stay in memory.
+        let (mut a0, mut a1) = (x.tile(tile, start / STEP), x.tile(tile + 1, start / STEP));
+        let [mut b0, mut b1] = rows;
         // SAFETY: as the caller promises.
         unsafe {
             let c = sums.add(tile * 2 * SUMS);
@@ -233,12 +235,10 @@ pub(super) unsafe fn multiply(
                     "tileloadd tmm5, [{a1} + {s}]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     "tdpbf16ps tmm3, tmm5, tmm7",
-                    a0 = in(reg) a[0], a1 = in(reg) a[1], b0 = in(reg) b[0], b1 = in(reg) b[1],
+                    a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1,
                     s = in(reg) 64usize, options(nostack, readonly),
                 );
-                for p in a.iter_mut().chain(&mut b) {
-                    *p = p.add(TILE);
-                }
+                (a0, a1, b0, b1) = (a0.add(TILE), a1.add(TILE), b0.add(TILE), b1.add(TILE));
             }
             asm!(
                 "tilestored [{c} + {s}], tmm0",
@@ -265,6 +265,59 @@ pub(super) fn sums(sums: &[f32], halves: Halves, panel: usize, token: usize) -> 
                 *a += b;
             }
             first
+        }
+    }
+}
+
+/// The sums of panels with all tokens, on their way to the result.
+pub(super) struct Lines<'a> {
+    /// `each` numbers for every pair of panels, as [`multiply`] leaves them.
+    pub(super) sums: &'a [f32],
+    pub(super) each: usize,
+    pub(super) halves: Halves,
+    pub(super) panels: Range<usize>,
+    /// Rows of the result.
+    pub(super) n: usize,
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+impl Lines<'_> {
+    /// Writes them to `[tokens][n]` numbers at `to`.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512; the result must have the tokens, and nobody else write to these rows of it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    pub(super) unsafe fn store(&self, tokens: usize, to: Shared<u8>) {
+        for t in 0..tokens {
+            for (i, panel) in self.panels.clone().enumerate() {
+                let sums = &self.sums[i / 2 * self.each..(i / 2 + 1) * self.each];
+                let row = panel * ROWS;
+                let mask = (u32::MAX >> (32 - ROWS.min(self.n - row))) as __mmask16;
+                // SAFETY: there are as many rows of result and bias as the mask has bits, and the caller promises
+                // the rest.
+                unsafe {
+                    let mut v = self.line(sums, i % 2, t);
+                    if let Some(bias) = self.bias {
+                        v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias.as_ptr().add(row)));
+                    }
+                    _mm512_mask_storeu_ps(to.at((t * self.n + row) * 4).cast(), mask, v);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    fn line(&self, of_pair: &[f32], panel: usize, token: usize) -> __m512 {
+        let (tile, slot) = (token / TOKENS, token % TOKENS);
+        let line = |tile: usize| {
+            let line = &of_pair[((tile * 2 + panel) * TOKENS + slot) * ROWS..][..ROWS];
+            // SAFETY: the line is a whole vector.
+            unsafe { _mm512_loadu_ps(line.as_ptr()) }
+        };
+        match self.halves {
+            Halves::One => line(tile),
+            Halves::Two => _mm512_add_ps(line(2 * tile), line(2 * tile + 1)),
         }
     }
 }

@@ -1,0 +1,38 @@
+//! Rows of a cache of eight bits: codes, and a byte that says the step between two of them. Scores and weights are
+//! products with codes; the steps of the keys are multiplied to scores, and those of the values to weights.
+#![allow(unsafe_code)]
+
+use std::sync::LazyLock;
+
+use mlxcel_ir::CacheRow;
+
+use super::core::{Addresses, KEYS};
+
+/// The steps by the byte that says them.
+static STEPS: LazyLock<[f32; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|byte| (f64::from(byte as u8 as i8) / CacheRow::EIGHTHS).exp2() as f32)
+});
+
+/// The steps of some rows, whose bytes lie `at` bytes behind their beginnings.
+///
+/// # Safety
+/// The rows must have that byte.
+pub(super) unsafe fn steps(rows: &Addresses, at: usize, lanes: (usize, usize), to: &mut [f32; KEYS]) {
+    let table = &*STEPS;
+    for lane in lanes.0..lanes.1 {
+        // SAFETY: as the caller promises.
+        to[lane] = table[unsafe { *rows[lane].add(at) } as usize];
+    }
+}
+
+/// Writes numbers as codes with their step behind them.
+pub(super) fn encode(line: &[f32], row: &mut [u8]) {
+    let most = line.iter().fold(0.0, |most: f32, x| most.max(x.abs())) / CacheRow::MOST as f32;
+    let eighths = (most.log2() * CacheRow::EIGHTHS as f32 - CacheRow::SLACK as f32).ceil() as i8;
+    let step = STEPS[eighths as u8 as usize];
+    let most = CacheRow::MOST as f32;
+    for (to, x) in row.iter_mut().zip(line) {
+        *to = (x / step).round_ties_even().clamp(-most, most) as i8 as u8;
+    }
+    row[line.len()] = eighths as u8;
+}
