@@ -100,7 +100,8 @@ fn native(op: &Op, x: &[Type]) -> bool {
         Op::Rope { .. } | Op::Attention(_) | Op::SelectiveScan | Op::CausalConv => narrow(0),
         Op::PagedAttention(p) => {
             let cache = if p.value_dim.is_some() { 2 } else { 3 };
-            narrow(0) && narrow(cache) && narrow(cache + p.value_dim.is_none() as usize)
+            let kept = |i: usize| narrow(i) || x[i].dtype == DType::I8;
+            narrow(0) && kept(cache) && kept(cache + p.value_dim.is_none() as usize)
         }
         Op::Activation(_) | Op::Fused | Op::TopK { .. } | Op::ArgMax { .. } | Op::Sample => true,
         _ => false,

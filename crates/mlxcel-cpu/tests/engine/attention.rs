@@ -4,7 +4,9 @@ use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::{Batch, Engine, Logits, ReferenceEngine, SequenceState};
 use mlxcel_ir::step::StepInputs;
-use mlxcel_ir::{AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, PagedBatch, PagedSpec, shape};
+use mlxcel_ir::{
+    AttentionSpec, Bindings, Builder, DType, Graph, HostTensor, Op, PagedBatch, PagedSpec, Type, shape,
+};
 
 use crate::support::{Case, Random, Weights, assert_close, engines_with, step};
 
@@ -171,6 +173,12 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
                 let expected: Vec<_> = fed.iter().map(|f| step(&mut *reference, f, &["y"])).collect();
                 let engines = engines().map(|e| Box::new(e) as Box<dyn Engine>);
                 for engine in engines.chain([Box::new(ReferenceEngine) as Box<dyn Engine>]) {
+                    if d == DType::F32 && engine.caps().name == "cpu" {
+                        let paged = graph.nodes().iter().find(|n| matches!(n.op, Op::PagedAttention(_)));
+                        let paged = paged.expect("the graph attends");
+                        let operands: Vec<Type> = paged.inputs.iter().map(|v| graph.ty(*v).clone()).collect();
+                        assert!(engine.native(&paged.op, &operands), "{types:?} has no kernel");
+                    }
                     let mut program = engine.compile(&graph, &weights, &dims).unwrap();
                     for (n, (f, e)) in fed.iter().zip(&expected).enumerate() {
                         let found = step(&mut *program, f, &["y"]);
