@@ -215,7 +215,9 @@ const ANSWER: usize = 40;
 /// An answer is the same to the last bit alone, in company, from the cache, after preemption, and as a turn of a
 /// conversation whose earlier turns were answered before.
 pub fn check_bits(engine: &dyn Engine) {
-    for family in ["llama/bf16", "llama/q4", "mamba/bf16", "qwen3_moe/bf16", "phi3/rope-longrope"] {
+    for family in
+        ["qwen2/f32", "llama/bf16", "llama/q4", "mamba/bf16", "qwen3_moe/bf16", "phi3/rope-longrope"]
+    {
         let fixture = Fixture::open(&fixtures("golden").join(family));
         let vocabulary = fixture.model().built.vocab_size as u32;
         let make = |seed: u32, len: u32| (0..len).map(|i| (i * i + 7 * i + 31 * seed) % vocabulary).collect();
