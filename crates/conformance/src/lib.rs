@@ -6,6 +6,7 @@ pub mod models;
 pub mod ops;
 pub mod scheduled;
 pub mod sequence;
+pub mod sharded;
 pub mod suites;
 
 pub use mlxcel_engine::Engine;

@@ -1,5 +1,37 @@
 //! The suites as tests: an engine's crate names the engine once for each, in its `tests/conformance.rs`.
 
+/// Calls a macro with the names of all families that write text: the one place that lists them for tests.
+#[macro_export]
+macro_rules! every_family {
+    (@with $families:tt models_suite $($before:tt)*) => { $crate::models_suite!($($before)* $families); };
+    (@with [$($family:ident),* $(,)?] $other:ident) => { $other!($($family),*); };
+    ($($how:tt)*) => {
+        $crate::every_family!(@with [
+            cohere,
+            deepseek_v3,
+            gemma2,
+            gemma3_text,
+            gpt2,
+            gpt_neox,
+            gpt_oss,
+            granite,
+            llama,
+            mamba,
+            mistral,
+            mixtral,
+            olmo,
+            olmo2,
+            phi3,
+            qwen2,
+            qwen3,
+            qwen3_moe,
+            smollm3,
+            stablelm,
+            starcoder2,
+        ] $($how)*);
+    };
+}
+
 /// Every family against Hugging Face transformers.
 #[macro_export]
 macro_rules! models_suite {
@@ -11,32 +43,7 @@ macro_rules! models_suite {
                 $engine
             }
 
-            $crate::models_suite!(
-                @families $depth,
-                [
-                    cohere,
-                    deepseek_v3,
-                    gemma2,
-                    gemma3_text,
-                    gpt2,
-                    gpt_neox,
-                    gpt_oss,
-                    granite,
-                    llama,
-                    mamba,
-                    mistral,
-                    mixtral,
-                    olmo,
-                    olmo2,
-                    phi3,
-                    qwen2,
-                    qwen3,
-                    qwen3_moe,
-                    smollm3,
-                    stablelm,
-                    starcoder2,
-                ]
-            );
+            $crate::every_family!(models_suite @families $depth,);
 
             #[test]
             fn bf16_activations() {

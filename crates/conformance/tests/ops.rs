@@ -83,6 +83,8 @@ fn tag(op: &Op) -> &'static str {
         DotGeneral,
         Conv,
         Dequantize,
+        AllReduce,
+        AllGather,
         If,
         While,
         Scan,
@@ -112,6 +114,7 @@ fn tag(op: &Op) -> &'static str {
     )
 }
 
+/// All but the exchanges of a group, which the tests of shards run.
 const OPS: usize = 54;
 
 fn tags(graph: &Graph, found: &mut BTreeSet<&'static str>) {

@@ -11,6 +11,8 @@ mod null;
 mod plan;
 mod reference;
 pub mod sampling;
+mod shards;
+mod sharing;
 
 use mlxcel_ir::{Bindings, Graph, Op, Type};
 pub use mlxcel_ir::{DType, HostTensor, step};
@@ -21,7 +23,9 @@ pub use batch::{Batch, Logits, SequenceState};
 pub use error::EngineError;
 pub use null::NullEngine;
 pub use plan::{Choice, PlanLine, plan};
-pub use reference::ReferenceEngine;
+pub use reference::{ReferenceEngine, ReferenceMember};
+pub use shards::Shards;
+pub use sharing::{Seat, Sharing};
 
 /// What an engine is and on what it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub struct Caps {
     pub block_size: usize,
     /// Threads of this machine's processor that compute.
     pub threads: usize,
+    /// Whether it is with numbers of 16 bits that it is fast: models are then computed in the type they are stored in,
+    /// and in f32 on request.
+    pub prefers_16_bits: bool,
 }
 
 /// Runs graphs on some device.
@@ -41,6 +48,12 @@ pub trait Engine: Send + Sync {
 
     /// Whether the engine runs this composite itself; what it does not is decomposed for it.
     fn native(&self, op: &Op, operands: &[Type]) -> bool;
+
+    /// Bytes that the engine may still take of a memory of its own, for weights, states and work; `None` if it has the
+    /// machine's only.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
 
     /// Loads the weights and prepares the graph. `dims` binds the sizes of the states: `blocks`, `block`, `slots`.
     fn compile(
@@ -71,6 +84,18 @@ pub trait Program: Send {
     /// Whether a token that known tokens follow (`known_lens`) is computed otherwise than the same token as the last
     /// one known. What was computed of it then serves only sequences in which it is followed too.
     fn rounds_prompts(&self) -> bool {
+        false
+    }
+
+    /// Whether what is drawn from a row of logits is below zero if one of them is not a number. Then nobody has to look
+    /// at the logits to find out.
+    fn draws_no_nan(&self) -> bool {
+        false
+    }
+
+    /// Whether a step has failed in such a way that its states are gone. Then only a program that is compiled anew
+    /// helps.
+    fn is_lost(&self) -> bool {
         false
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mlxcel_ir::interp::{self, Array, Data};
+use mlxcel_ir::interp::{self, Array, Data, EvalError, Group};
 use mlxcel_ir::{Bindings, Graph, HostTensor, Node, Op, Type, decompose};
 use mlxcel_weights::WeightTensor;
 
@@ -14,9 +14,42 @@ use crate::{Caps, Engine, EngineError, Feeds, Program, Ticket, WeightSource, loa
 #[derive(Debug, Default)]
 pub struct ReferenceEngine;
 
+/// The reference engine as one of several in this process, each with its shard of a model.
+#[derive(Debug)]
+pub struct ReferenceMember {
+    pub rank: usize,
+    pub group: Arc<Group>,
+}
+
+impl Engine for ReferenceMember {
+    fn caps(&self) -> Caps {
+        ReferenceEngine.caps()
+    }
+
+    fn native(&self, op: &Op, operands: &[Type]) -> bool {
+        ReferenceEngine.native(op, operands)
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        weights: &dyn WeightSource,
+        dims: &Bindings,
+    ) -> Result<Box<dyn Program>, EngineError> {
+        let program = compile(graph, weights, dims)?;
+        Ok(Box::new(Reference { group: Some((self.rank, self.group.clone())), ..program }))
+    }
+}
+
 impl Engine for ReferenceEngine {
     fn caps(&self) -> Caps {
-        Caps { name: "reference", device: "one CPU thread, f64".to_string(), block_size: 4, threads: 1 }
+        Caps {
+            name: "reference",
+            device: "one CPU thread, f64".to_string(),
+            block_size: 4,
+            threads: 1,
+            prefers_16_bits: false,
+        }
     }
 
     fn native(&self, _: &Op, _: &[Type]) -> bool {
@@ -29,17 +62,22 @@ impl Engine for ReferenceEngine {
         weights: &dyn WeightSource,
         dims: &Bindings,
     ) -> Result<Box<dyn Program>, EngineError> {
-        let graph = decompose(graph, &|op, types| self.native(op, types))?;
-        let mut leaves = BTreeMap::new();
-        for (_, node) in graph.weights() {
-            let pieces = load_pieces(&node.op, weights)?;
-            leaves.insert(key(&node.op), Arc::new(weight(&node.types[0], &pieces)));
-        }
-        for (_, node) in graph.states() {
-            leaves.insert(key(&node.op), Arc::new(zeros(&node.types[0], dims, &key(&node.op))?));
-        }
-        Ok(Box::new(Reference { graph, dims: dims.clone(), leaves, finished: BTreeMap::new(), next: 0 }))
+        Ok(Box::new(compile(graph, weights, dims)?))
     }
+}
+
+fn compile(graph: &Graph, weights: &dyn WeightSource, dims: &Bindings) -> Result<Reference, EngineError> {
+    let graph = decompose(graph, &|_, _| false)?;
+    let mut leaves = BTreeMap::new();
+    for (_, node) in graph.weights() {
+        let pieces = load_pieces(&node.op, weights)?;
+        leaves.insert(key(&node.op), Arc::new(weight(&node.types[0], &pieces)));
+    }
+    for (_, node) in graph.states() {
+        leaves.insert(key(&node.op), Arc::new(zeros(&node.types[0], dims, &key(&node.op))?));
+    }
+    let (dims, finished) = (dims.clone(), BTreeMap::new());
+    Ok(Reference { graph, dims, leaves, finished, next: 0, group: None })
 }
 
 struct Reference {
@@ -49,6 +87,8 @@ struct Reference {
     leaves: BTreeMap<String, Arc<Array>>,
     finished: BTreeMap<u64, Vec<HostTensor>>,
     next: u64,
+    /// Where exchanges happen, and who this is there.
+    group: Option<(usize, Arc<Group>)>,
 }
 
 /// A name that keeps weights and states apart.
@@ -96,7 +136,12 @@ impl Program for Reference {
                 kept => leaves[&key(kept)].clone(),
             })
         };
-        let done = interp::run(&self.graph, &bindings, &mut leaf)?;
+        let group = &self.group;
+        let mut exchange = |node: &Node, mine: &Array| match group {
+            Some((rank, group)) => group.exchange(*rank, node, mine),
+            None => Err(EvalError::Alone { op: node.op.name() }),
+        };
+        let done = interp::run_in_group(&self.graph, &bindings, &mut leaf, &mut exchange)?;
         let wanted = outputs.iter().map(|name| {
             let found = done.outputs.iter().find(|(n, _)| n == name).map(|(_, a)| a.to_host());
             found.ok_or_else(|| EngineError::UnknownOutput { name: name.to_string() })

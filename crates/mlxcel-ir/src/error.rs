@@ -22,6 +22,8 @@ pub enum IrError {
     Region { op: String, node: u32, label: String, source: Box<IrError> },
     #[error("{op}: a tensor of another graph was used; pass it to the region as a capture")]
     ForeignTensor { op: String },
+    #[error("{what} cannot be shared by {members} members: {reason}")]
+    Unshardable { what: String, members: usize, reason: String },
     #[error("line {line}: {reason}")]
     Parse { line: usize, reason: String },
 }

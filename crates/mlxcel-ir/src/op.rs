@@ -132,6 +132,15 @@ pub enum Op {
         dtype: DType,
     },
 
+    // ---- a group of programs that run the same graph, each with its shard of the weights ----
+    /// The sum of every member's operand, the same bits on every member.
+    AllReduce,
+    /// The operands of all members end to end along `axis`, in the order of their ranks.
+    AllGather {
+        axis: usize,
+        members: usize,
+    },
+
     // ---- control flow: regions see only their own arguments ----
     /// `(condition bool, captures…)`; regions `then`, `else`.
     If,
@@ -439,6 +448,11 @@ impl Op {
     /// Whether the op is a leaf that the engine provides rather than computes.
     pub fn is_leaf(&self) -> bool {
         matches!(self, Op::Input { .. } | Op::Weight { .. } | Op::State { .. })
+    }
+
+    /// Whether the op exchanges values with other members of a group.
+    pub fn is_exchange(&self) -> bool {
+        matches!(self, Op::AllReduce | Op::AllGather { .. })
     }
 
     /// Whether the op has a decomposition.

@@ -29,7 +29,7 @@ pub enum ModelError {
     TensorType { name: String, found: DType, expected: DType },
     #[error("two tensors stand for '{name}': '{first}' and '{second}'")]
     Ambiguous { name: String, first: String, second: String },
-    #[error("GGUF has no architecture for '{family}' models; it has for {}", supported.join(", "))]
+    #[error("'{family}' models cannot be converted from or to GGUF; those that can: {}", supported.join(", "))]
     NoGguf { family: &'static str, supported: Vec<&'static str> },
     #[error("a GGUF file of a '{family}' model cannot say that '{field}' is {found}")]
     NotInGguf { family: &'static str, field: String, found: String },

@@ -1,5 +1,4 @@
-//! Files mapped into memory. The only place of this crate that needs `unsafe`: the mapping itself, and the
-//! signal handler that turns a file truncated under a mapping into a sentence instead of a silent death.
+//! Files mapped into memory. The only place of this crate that needs `unsafe`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -32,16 +31,7 @@ impl Mapping {
 
     /// Lets the system take back the memory that pages of the file are read into; they are read again when needed.
     pub(crate) fn release(&self, range: std::ops::Range<usize>) {
-        // SAFETY: the mapping is of a file and never written, so a page that is dropped comes back the same.
-        #[cfg(unix)]
-        let done = unsafe {
-            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
-        };
-        // Advice that is not taken costs memory and nothing else.
-        #[cfg(unix)]
-        drop(done);
-        #[cfg(not(unix))]
-        drop(range);
+        mlxcel_platform::mapping::release(&self.0, range);
     }
 }
 
@@ -50,43 +40,5 @@ impl Deref for Mapping {
 
     fn deref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// Makes a process whose model file is truncated while in use say so and exit with code 74 (input/output
-/// error), where the default is to be killed by SIGBUS without a word. Binaries call it once at their start;
-/// it replaces any SIGBUS handler. Elsewhere than on Unix it does nothing, since there a mapped file cannot
-/// be truncated.
-pub fn install_truncation_guard() {
-    #[cfg(unix)]
-    guard::install();
-}
-
-#[cfg(unix)]
-mod guard {
-    const MESSAGE: &[u8] = b"error: a model file was truncated or became unreadable while in use; \
-        fetch or copy it again, and replace files by renaming instead of overwriting them\n";
-    /// `EX_IOERR` of sysexits.h.
-    const EXIT_CODE: libc::c_int = 74;
-
-    pub(super) fn install() {
-        // SAFETY: a zeroed sigaction is valid, the handler has the right signature and calls only functions
-        // that are safe in a signal handler.
-        let status = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = on_bus_error as extern "C" fn(libc::c_int) as usize;
-            libc::sigemptyset(&mut action.sa_mask);
-            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut())
-        };
-        assert_eq!(status, 0, "SIGBUS can always be handled");
-    }
-
-    extern "C" fn on_bus_error(_signal: libc::c_int) {
-        // SAFETY: write and _exit are async-signal-safe, and the message is a static buffer of the given
-        // length.
-        unsafe {
-            libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
-            libc::_exit(EXIT_CODE)
-        }
     }
 }

@@ -70,6 +70,10 @@ impl<E: Engine> Engine for Bucketed<E> {
         self.engine.native(op, operands)
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        self.engine.free_memory()
+    }
+
     fn compile(
         &self,
         graph: &Graph,
@@ -131,6 +135,18 @@ impl BucketedProgram {
 }
 
 impl Program for BucketedProgram {
+    fn rounds_prompts(&self) -> bool {
+        self.inner.rounds_prompts()
+    }
+
+    fn draws_no_nan(&self) -> bool {
+        self.inner.draws_no_nan()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
         let flying = self.start(feeds, outputs)?;
         self.next += 1;

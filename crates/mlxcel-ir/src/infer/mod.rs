@@ -124,6 +124,7 @@ fn arity(op: &Op) -> Option<usize> {
         Input { .. } | Weight { .. } | State { .. } | Constant(_) | Iota { .. } | Size { .. } => 0,
         Unary(_) | Cast(_) | Reshape { .. } | Broadcast { .. } | Transpose { .. } | Slice { .. } => 1,
         Reduce { .. } | Cumulative { .. } | Sort { .. } | Dequantize { .. } | Activation(_) => 1,
+        AllReduce | AllGather { .. } => 1,
         Softmax { .. } | TopK { .. } | ArgMax { .. } | Pool { .. } | Rfft => 1,
         Binary(_) | Compare(_) | Pad { .. } | DynamicSlice { .. } | Gather { .. } | TakeAlong { .. } => 2,
         DotGeneral { .. } | Conv { .. } | Embedding { .. } | Fft { .. } | Irfft { .. } => 2,

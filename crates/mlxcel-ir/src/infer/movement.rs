@@ -57,6 +57,17 @@ pub(super) fn infer(op: &Op, x: &[&Type]) -> Inferred {
             axis_in(*axis, x[0])?;
             Ok(vec![x[0].clone(), x[0].with_dtype(DType::I32)])
         }
+        Op::AllReduce => {
+            numeric(x[0])?;
+            one(x[0].clone())
+        }
+        Op::AllGather { axis, members } => {
+            axis_in(*axis, x[0])?;
+            ensure(*members > 0, || "a group of nobody".into())?;
+            let mut shape = x[0].shape.clone();
+            shape[*axis] = shape[*axis].times(&Dim::fixed(*members));
+            one(x[0].with_shape(shape))
+        }
         Op::DotGeneral { batch, contract, dtype } => dot(x[0], x[1], (batch, contract), *dtype),
         Op::Conv { strides, padding, dilation, groups } => {
             conv(x[0], x[1], (strides, padding, dilation), *groups)

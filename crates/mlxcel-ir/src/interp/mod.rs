@@ -3,10 +3,13 @@
 
 mod contract;
 mod elementwise;
+mod group;
 mod movement;
 mod reduce;
 
 use std::sync::Arc;
+
+pub use group::Group;
 
 use half::{bf16, f16};
 
@@ -39,6 +42,8 @@ pub enum EvalError {
     Composite { op: String },
     #[error("dimension {dim} of {op} is not bound")]
     Unbound { op: String, dim: Dim },
+    #[error("{op} needs the other members of a group, and this program runs alone")]
+    Alone { op: String },
     #[error("{op}: {reason}")]
     Mismatch { op: String, reason: String },
 }
@@ -65,6 +70,37 @@ impl Array {
                 DType::U64 => HostTensor::new(&self.shape, &v.iter().map(|&i| i as u64).collect::<Vec<_>>()),
                 d => HostTensor::from_f64(d, &self.shape, &v.iter().map(|&i| i as f64).collect::<Vec<_>>()),
             },
+        }
+    }
+
+    /// What an exchange gives every member, from the operands of all of them in the order of their ranks.
+    pub fn exchanged(op: &Op, parts: &[Array]) -> Option<Array> {
+        let (first, rest) = parts.split_first()?;
+        match op {
+            Op::AllReduce => rest.iter().try_fold(first.clone(), |sum, part| sum.plus(part)),
+            Op::AllGather { axis, .. } => {
+                let mut shape = first.shape.clone();
+                shape[*axis] = parts.iter().map(|p| p.shape[*axis]).sum();
+                let parts: Vec<Arc<Array>> = parts.iter().cloned().map(Arc::new).collect();
+                Some(movement::concat(&parts, *axis, shape))
+            }
+            _ => None,
+        }
+    }
+
+    /// The sum of two arrays of one type; `None` if they are not.
+    fn plus(&self, other: &Array) -> Option<Array> {
+        let same = self.dtype == other.dtype && self.shape == other.shape;
+        match (&self.data, &other.data) {
+            (Data::Float(a), Data::Float(b)) if same => {
+                let sums = a.iter().zip(b).map(|(a, b)| a + b).collect();
+                Some(Array::rounded(self.dtype, self.shape.clone(), sums))
+            }
+            (Data::Int(a), Data::Int(b)) if same => {
+                let sums = a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect();
+                Some(Array::wrapped(self.dtype, self.shape.clone(), sums))
+            }
+            _ => None,
         }
     }
 
@@ -129,11 +165,23 @@ fn wrap(dtype: DType, v: i64) -> i64 {
     }
 }
 
+/// Provides inputs, weights and states.
+pub type Leaf<'a> = dyn FnMut(&Node) -> Result<Arc<Array>, EvalError> + 'a;
+
+/// Hands over this member's operand of an exchange and returns the result.
+pub type Exchange<'a> = dyn FnMut(&Node, &Array) -> Result<Array, EvalError> + 'a;
+
 /// Evaluates `graph`; `leaf` provides inputs, weights and states.
-pub fn run(
+pub fn run(graph: &Graph, bindings: &Bindings, leaf: &mut Leaf<'_>) -> Result<Evaluated, EvalError> {
+    run_in_group(graph, bindings, leaf, &mut |node, _| Err(EvalError::Alone { op: node.op.name() }))
+}
+
+/// Evaluates `graph` as one member of a group. Regions do not exchange.
+pub fn run_in_group(
     graph: &Graph,
     bindings: &Bindings,
-    leaf: &mut dyn FnMut(&Node) -> Result<Arc<Array>, EvalError>,
+    leaf: &mut Leaf<'_>,
+    exchange: &mut Exchange<'_>,
 ) -> Result<Evaluated, EvalError> {
     let last_use = last_uses(graph);
     let mut values: Vec<Vec<Arc<Array>>> = Vec::with_capacity(graph.nodes().len());
@@ -143,7 +191,10 @@ pub fn run(
         } else {
             let operands: Vec<Arc<Array>> =
                 node.inputs.iter().map(|v| values[v.node as usize][v.result as usize].clone()).collect();
-            eval(node, &operands, bindings)?
+            match node.op.is_exchange() {
+                true => vec![Arc::new(exchange(node, &operands[0])?)],
+                false => eval(node, &operands, bindings)?,
+            }
         };
         values.push(results);
         for v in &node.inputs {
@@ -178,6 +229,9 @@ pub fn eval(node: &Node, x: &[Arc<Array>], bindings: &Bindings) -> Result<Vec<Ar
     }
     if op.is_composite() || op.is_leaf() {
         return Err(EvalError::Composite { op: op.name() });
+    }
+    if op.is_exchange() {
+        return Err(EvalError::Alone { op: op.name() });
     }
     let shapes = node.types.iter().map(|t| {
         let bound = t

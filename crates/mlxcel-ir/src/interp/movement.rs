@@ -81,7 +81,7 @@ pub(super) fn join(arrays: &[&Array]) -> Array {
     Array { dtype: arrays[0].dtype, shape: vec![arrays.iter().map(|a| a.len()).sum()], data }
 }
 
-fn concat(x: &[Arc<Array>], axis: usize, shape: Vec<usize>) -> Array {
+pub(super) fn concat(x: &[Arc<Array>], axis: usize, shape: Vec<usize>) -> Array {
     let outer: usize = shape[..axis].iter().product();
     let all = join(&x.iter().map(|a| a.as_ref()).collect::<Vec<_>>());
     let mut from = Vec::with_capacity(all.len());

@@ -74,7 +74,7 @@ fn classify(graph: &Graph) -> Vec<Class> {
         let of = |v: &Value| classes[v.node as usize];
         let class = match &node.op {
             Op::Weight { .. } => Class::Weight,
-            Op::Input { .. } | Op::State { .. } => Class::Step,
+            Op::Input { .. } | Op::State { .. } | Op::AllReduce | Op::AllGather { .. } => Class::Step,
             _ if node.inputs.iter().any(|v| of(v) == Class::Step) || has_symbols(node) => Class::Step,
             _ if node.inputs.iter().all(|v| of(v) == Class::Constant) => Class::Constant,
             _ if shrinks(graph, node, &classes) => Class::Folded,

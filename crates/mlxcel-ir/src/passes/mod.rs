@@ -9,6 +9,7 @@ mod fuse_elementwise;
 mod fuse_residual_norm;
 mod identities;
 mod join_linears;
+mod shard;
 #[cfg(test)]
 mod testing;
 
@@ -19,6 +20,7 @@ pub use fold_weights::{Folded, fold_weights};
 pub use fuse_elementwise::fuse_elementwise;
 pub use fuse_residual_norm::fuse_residual_norm;
 pub use join_linears::join_linears;
+pub use shard::{Cut, Member, Sharded, shard};
 
 use crate::error::IrError;
 use crate::graph::{Graph, Node, Value};

@@ -25,7 +25,10 @@ pub struct FolderExport {
 /// Fails where the file says something that a configuration has no field for.
 pub fn to_folder(checkpoint: &Checkpoint, model: &Inventory) -> Result<FolderExport, ModelError> {
     let row = ROWS.iter().find(|row| row.family == model.family);
-    let row = row.ok_or(ModelError::NoGguf { family: model.family, supported: Vec::new() })?;
+    let row = row.ok_or_else(|| ModelError::NoGguf {
+        family: model.family,
+        supported: ROWS.iter().map(|row| row.family).collect(),
+    })?;
     let mut config = model.config.as_object().cloned().unwrap_or_default();
     let pooling = complete(&mut config, row);
     for (field, key) in [("bos_token_id", "bos_token_id"), ("eos_token_id", "eos_token_id")] {
