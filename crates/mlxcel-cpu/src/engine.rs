@@ -63,7 +63,13 @@ fn model_name() -> String {
 impl Engine for CpuEngine {
     fn caps(&self) -> Caps {
         let threads = self.ctx.threads.count();
-        Caps { name: crate::NAME, device: self.device.clone(), block_size: BLOCK_SIZE, threads }
+        Caps {
+            name: crate::NAME,
+            device: self.device.clone(),
+            block_size: BLOCK_SIZE,
+            threads,
+            prefers_16_bits: false,
+        }
     }
 
     fn native(&self, op: &Op, operands: &[Type]) -> bool {

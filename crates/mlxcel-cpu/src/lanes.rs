@@ -71,8 +71,10 @@ pub(crate) fn f32_to_bf16(v: f32) -> u16 {
     if v.is_nan() { (bits >> 16 | 0x40) as u16 } else { rounded as u16 }
 }
 
+/// Types that weights and activations have are read and written within the kernels, for each level; the others in functions
+/// of their own, since every kernel has a copy of what is within it.
 macro_rules! float_lane {
-    ($t:ty, $from16:expr, $frombf:expr, $to16:expr, $tobf:expr) => {
+    ($t:ty, $load:ident, $store:ident, $from16:expr, $frombf:expr, $to16:expr, $tobf:expr) => {
         impl Lane for $t {
             #[inline(always)]
             fn load(dtype: DType, bytes: &[u8], at: (usize, usize), out: &mut [Self]) {
@@ -83,19 +85,7 @@ macro_rules! float_lane {
                     DType::F32 => each(bytes, at, out, |b| f32::from_le_bytes(b) as $t),
                     DType::BF16 => each(bytes, at, out, |b| $frombf(u16::from_le_bytes(b))),
                     DType::F16 => each(bytes, at, out, |b| $from16(u16::from_le_bytes(b))),
-                    DType::F64 => each(bytes, at, out, |b| f64::from_le_bytes(b) as $t),
-                    DType::F8E4M3 => each(bytes, at, out, |b: [u8; 1]| f8::decode(b[0], f8::E4M3) as $t),
-                    DType::F8E5M2 => each(bytes, at, out, |b: [u8; 1]| f8::decode(b[0], f8::E5M2) as $t),
-                    DType::Bool => each(bytes, at, out, |b: [u8; 1]| (b[0] != 0) as u8 as $t),
-                    DType::U8 => each(bytes, at, out, |b| u8::from_le_bytes(b) as $t),
-                    DType::U16 => each(bytes, at, out, |b| u16::from_le_bytes(b) as $t),
-                    DType::U32 => each(bytes, at, out, |b| u32::from_le_bytes(b) as $t),
-                    DType::U64 => each(bytes, at, out, |b| u64::from_le_bytes(b) as $t),
-                    DType::I64 => each(bytes, at, out, |b| i64::from_le_bytes(b) as $t),
-                    DType::I8 => each(bytes, at, out, |b| i8::from_le_bytes(b) as $t),
-                    DType::I16 => each(bytes, at, out, |b| i16::from_le_bytes(b) as $t),
-                    DType::I32 => each(bytes, at, out, |b| i32::from_le_bytes(b) as $t),
-                    DType::Quant(_) => unreachable!("packed weights are decoded, not loaded"),
+                    _ => $load(dtype, bytes, at, out),
                 }
             }
 
@@ -105,16 +95,7 @@ macro_rules! float_lane {
                     DType::F32 => put(values, bytes, |v| (v as f32).to_le_bytes()),
                     DType::BF16 => put(values, bytes, |v| $tobf(v).to_le_bytes()),
                     DType::F16 => put(values, bytes, |v| $to16(v).to_le_bytes()),
-                    DType::F64 => put(values, bytes, |v| (v as f64).to_le_bytes()),
-                    DType::F8E4M3 => put(values, bytes, |v| [f8::encode(v as f64, f8::E4M3)]),
-                    DType::F8E5M2 => put(values, bytes, |v| [f8::encode(v as f64, f8::E5M2)]),
-                    DType::Bool => put(values, bytes, |v| [(v != 0.0) as u8]),
-                    DType::U8 | DType::I8 => put(values, bytes, |v| (v as i64 as u8).to_le_bytes()),
-                    DType::U16 | DType::I16 => put(values, bytes, |v| (v as i64 as u16).to_le_bytes()),
-                    DType::U32 | DType::I32 => put(values, bytes, |v| (v as i64 as u32).to_le_bytes()),
-                    DType::U64 => put(values, bytes, |v| (v as u64).to_le_bytes()),
-                    DType::I64 => put(values, bytes, |v| (v as i64).to_le_bytes()),
-                    DType::Quant(_) => unreachable!("nothing is stored packed"),
+                    _ => $store(dtype, values, bytes),
                 }
             }
 
@@ -123,15 +104,65 @@ macro_rules! float_lane {
                 <$t>::is_nan(self)
             }
         }
+
+        #[inline(never)]
+        fn $load(dtype: DType, bytes: &[u8], at: (usize, usize), out: &mut [$t]) {
+            match dtype {
+                DType::F64 => each(bytes, at, out, |b| f64::from_le_bytes(b) as $t),
+                DType::F8E4M3 => each(bytes, at, out, |b: [u8; 1]| f8::decode(b[0], f8::E4M3) as $t),
+                DType::F8E5M2 => each(bytes, at, out, |b: [u8; 1]| f8::decode(b[0], f8::E5M2) as $t),
+                DType::Bool => each(bytes, at, out, |b: [u8; 1]| (b[0] != 0) as u8 as $t),
+                DType::U8 => each(bytes, at, out, |b| u8::from_le_bytes(b) as $t),
+                DType::U16 => each(bytes, at, out, |b| u16::from_le_bytes(b) as $t),
+                DType::U32 => each(bytes, at, out, |b| u32::from_le_bytes(b) as $t),
+                DType::U64 => each(bytes, at, out, |b| u64::from_le_bytes(b) as $t),
+                DType::I64 => each(bytes, at, out, |b| i64::from_le_bytes(b) as $t),
+                DType::I8 => each(bytes, at, out, |b| i8::from_le_bytes(b) as $t),
+                DType::I16 => each(bytes, at, out, |b| i16::from_le_bytes(b) as $t),
+                DType::I32 => each(bytes, at, out, |b| i32::from_le_bytes(b) as $t),
+                DType::Quant(_) => unreachable!("packed weights are decoded, not loaded"),
+                DType::F32 | DType::BF16 | DType::F16 => unreachable!("these are loaded in place"),
+            }
+        }
+
+        #[inline(never)]
+        fn $store(dtype: DType, values: &[$t], bytes: &mut [u8]) {
+            match dtype {
+                DType::F64 => put(values, bytes, |v| (v as f64).to_le_bytes()),
+                DType::F8E4M3 => put(values, bytes, |v| [f8::encode(v as f64, f8::E4M3)]),
+                DType::F8E5M2 => put(values, bytes, |v| [f8::encode(v as f64, f8::E5M2)]),
+                DType::Bool => put(values, bytes, |v| [(v != 0.0) as u8]),
+                DType::U8 | DType::I8 => put(values, bytes, |v| (v as i64 as u8).to_le_bytes()),
+                DType::U16 | DType::I16 => put(values, bytes, |v| (v as i64 as u16).to_le_bytes()),
+                DType::U32 | DType::I32 => put(values, bytes, |v| (v as i64 as u32).to_le_bytes()),
+                DType::U64 => put(values, bytes, |v| (v as u64).to_le_bytes()),
+                DType::I64 => put(values, bytes, |v| (v as i64).to_le_bytes()),
+                DType::Quant(_) => unreachable!("nothing is stored packed"),
+                DType::F32 | DType::BF16 | DType::F16 => unreachable!("these are stored in place"),
+            }
+        }
     };
 }
-float_lane!(f32, f16_to_f32, bf16_to_f32, |v| f16::from_f32(v).to_bits(), f32_to_bf16);
-float_lane!(f64, |b| f16_to_f32(b) as f64, |b| bf16_to_f32(b) as f64, |v| f16::from_f64(v).to_bits(), |v| {
-    bf16::from_f64(v).to_bits()
-});
+float_lane!(
+    f32,
+    load_rare_f32,
+    store_rare_f32,
+    f16_to_f32,
+    bf16_to_f32,
+    |v| f16::from_f32(v).to_bits(),
+    f32_to_bf16
+);
+float_lane!(
+    f64,
+    load_rare_f64,
+    store_rare_f64,
+    |b| f16_to_f32(b) as f64,
+    |b| bf16_to_f32(b) as f64,
+    |v| f16::from_f64(v).to_bits(),
+    |v| { bf16::from_f64(v).to_bits() }
+);
 
 impl Lane for i64 {
-    #[inline(always)]
     fn load(dtype: DType, bytes: &[u8], at: (usize, usize), out: &mut [Self]) {
         if out.is_empty() {
             return;
@@ -149,7 +180,6 @@ impl Lane for i64 {
         }
     }
 
-    #[inline(always)]
     fn store(dtype: DType, values: &[Self], bytes: &mut [u8]) {
         match dtype {
             DType::Bool => put(values, bytes, |v| [(v != 0) as u8]),
@@ -171,7 +201,6 @@ impl Lane for i64 {
 
 /// The only type whose numbers do not fit an `i64`; for ops that depend on their order.
 impl Lane for u64 {
-    #[inline(always)]
     fn load(dtype: DType, bytes: &[u8], at: (usize, usize), out: &mut [Self]) {
         assert_eq!(dtype, DType::U64, "only 64-bit unsigned numbers are loaded as such");
         if !out.is_empty() {
@@ -179,7 +208,6 @@ impl Lane for u64 {
         }
     }
 
-    #[inline(always)]
     fn store(dtype: DType, values: &[Self], bytes: &mut [u8]) {
         assert_eq!(dtype, DType::U64, "only 64-bit unsigned numbers are stored as such");
         put(values, bytes, u64::to_le_bytes);

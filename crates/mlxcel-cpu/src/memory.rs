@@ -50,21 +50,9 @@ impl Block {
     }
 
     /// Asks the system for large pages, so that a stream of reads meets fewer page tables. It may decline.
-    #[cfg(target_os = "linux")]
     fn prefer_large_pages(&self) {
-        let page = 2 << 20;
-        let start = self.base.as_ptr().addr().next_multiple_of(page);
-        let end = (self.base.as_ptr().addr() + self.layout.size()) / page * page;
-        if start < end {
-            // SAFETY: the range lies in the block; the advice changes no contents.
-            unsafe {
-                libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE)
-            };
-        }
+        mlxcel_platform::large_pages::prefer(self.base.as_ptr(), self.layout.size());
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn prefer_large_pages(&self) {}
 }
 
 impl Drop for Block {

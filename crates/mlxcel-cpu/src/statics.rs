@@ -69,6 +69,8 @@ pub(crate) fn matrices(
         statics.of_node.insert(i as u32, statics.matrices.len());
         statics.matrices.push(matrix);
     }
+    // Once more: what lay beside a weight in its file came back with it.
+    statics.matrices.iter().for_each(Matrix::release);
     Ok(statics)
 }
 

@@ -52,10 +52,17 @@ impl Matrix {
     pub(crate) fn pack(&mut self, ctx: &Context) -> Result<(), EngineError> {
         let n = self.shape[..self.shape.len() - 1].iter().product();
         if Packed::suits(ctx.level, self.dtype) && n > 0 && self.cols() > 0 {
-            self.packed = Some(Packed::new(ctx, &self.rows(), n)?);
-            self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
+            let release = || self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
+            self.packed = Some(Packed::new(ctx, &self.rows(), n, release)?);
         }
         Ok(())
+    }
+
+    /// Gives back the memory of what is packed, as far as it is only mapped.
+    pub(crate) fn release(&self) {
+        if self.packed.is_some() {
+            self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
+        }
     }
 
     pub(crate) fn packed(&self) -> Option<&Packed> {

@@ -1,5 +1,5 @@
-//! The suite that every engine passes, on the CPU engine: with every level of instructions for the ops, with the best
-//! for the models.
+//! The suite that every engine passes, on the CPU engine: with the best level of instructions of the machine, or the one
+//! that `MLXCEL_TEST_SIMD` names.
 
 use conformance::models::Depth;
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
@@ -8,8 +8,15 @@ fn cpu(options: CpuOptions) -> CpuEngine {
     CpuEngine::new(options).expect("threads can be started")
 }
 
+/// The level that is asked for, if one is.
+fn level() -> Option<SimdLevel> {
+    let name = std::env::var("MLXCEL_TEST_SIMD").ok()?;
+    let found = SimdLevel::available().into_iter().find(|level| level.to_string() == name);
+    Some(found.unwrap_or_else(|| panic!("this machine has no level {name}")))
+}
+
 fn best() -> CpuEngine {
-    cpu(CpuOptions::default())
+    cpu(CpuOptions { level: level(), ..CpuOptions::default() })
 }
 
 fn plain_core() -> CpuEngine {
@@ -18,7 +25,7 @@ fn plain_core() -> CpuEngine {
 
 /// As the command line opens it.
 fn fast() -> CpuEngine {
-    cpu(CpuOptions { products: Products::Fast, ..CpuOptions::default() })
+    cpu(CpuOptions { products: Products::Fast, level: level(), ..CpuOptions::default() })
 }
 
 /// A machine that has no AVX2 tries its best level once more.

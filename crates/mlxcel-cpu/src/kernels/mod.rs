@@ -11,10 +11,6 @@ pub(crate) mod linear;
 pub(crate) mod lines;
 pub(crate) mod norm;
 pub(crate) mod order;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod packed;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "unpacked.rs"]
 pub(crate) mod packed;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;

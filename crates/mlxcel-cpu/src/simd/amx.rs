@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 /// Tiles with `bf16` and byte products; asks the system once.
 pub(super) fn permitted() -> bool {
-    static PERMITTED: LazyLock<bool> = LazyLock::new(|| is_present() && ask());
+    static PERMITTED: LazyLock<bool> = LazyLock::new(|| is_present() && mlxcel_platform::tiles::ask());
     *PERMITTED
 }
 
@@ -27,18 +27,4 @@ fn is_present() -> bool {
 fn xcr0() -> u64 {
     // SAFETY: register 0 exists wherever the instruction does.
     unsafe { _xgetbv(0) }
-}
-
-/// Linux keeps tiles only for processes that ask.
-#[cfg(target_os = "linux")]
-fn ask() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const TILE_DATA: libc::c_long = 18;
-    // SAFETY: the call takes two numbers and changes what the process may use, nothing else.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
-    false
 }

@@ -15,6 +15,13 @@ mod portable;
 
 use std::fmt;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+
 /// Which instructions the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SimdLevel {
@@ -22,24 +29,33 @@ pub enum SimdLevel {
     Baseline,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// The same with products of bytes (AVX-VNNI).
+    Avx2Vnni,
     /// x86-64 with AVX-512 F, BW, VL and DQ besides.
     Avx512,
-    /// The same with products of bytes (VNNI).
+    /// The same as the last with products of bytes (VNNI).
     Avx512Vnni,
     /// The same with `bf16` and its tiles (AMX).
     Amx,
     /// 64-bit ARM.
     Neon,
+    /// The same with products of signed bytes.
+    NeonDot,
+    /// The same with products of unsigned and signed bytes.
+    NeonI8mm,
 }
 
 impl SimdLevel {
-    const ALL: [SimdLevel; 6] = [
+    const ALL: [SimdLevel; 9] = [
         SimdLevel::Baseline,
         SimdLevel::Avx2,
+        SimdLevel::Avx2Vnni,
         SimdLevel::Avx512,
         SimdLevel::Avx512Vnni,
         SimdLevel::Amx,
         SimdLevel::Neon,
+        SimdLevel::NeonDot,
+        SimdLevel::NeonI8mm,
     ];
 
     /// The levels that this machine has, slowest first.
@@ -65,6 +81,7 @@ impl SimdLevel {
         match self {
             SimdLevel::Baseline => true,
             SimdLevel::Avx2 => avx2,
+            SimdLevel::Avx2Vnni => avx2 && is_x86_feature_detected!("avxvnni"),
             SimdLevel::Avx512 => avx512,
             SimdLevel::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
             SimdLevel::Amx => {
@@ -72,23 +89,32 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512bf16")
                     && amx::permitted()
             }
-            SimdLevel::Neon => false,
+            SimdLevel::Neon | SimdLevel::NeonDot | SimdLevel::NeonI8mm => false,
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
     pub fn is_available(self) -> bool {
-        self == SimdLevel::Baseline || (self == SimdLevel::Neon && cfg!(target_arch = "aarch64"))
+        use std::arch::is_aarch64_feature_detected as has;
+        match self {
+            SimdLevel::Baseline | SimdLevel::Neon => true,
+            SimdLevel::NeonDot => has!("dotprod"),
+            SimdLevel::NeonI8mm => has!("dotprod") && has!("i8mm"),
+            _ => false,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub fn is_available(self) -> bool {
+        self == SimdLevel::Baseline
     }
 
     /// Whether weights are packed for products of bytes.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn has_byte_products(self) -> bool {
-        matches!(self, SimdLevel::Avx512Vnni | SimdLevel::Amx)
+        !matches!(self, SimdLevel::Baseline | SimdLevel::Neon)
     }
 
     /// Whether there are tiles of `bf16` numbers.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn has_tiles(self) -> bool {
         self == SimdLevel::Amx
     }
@@ -99,13 +125,13 @@ impl SimdLevel {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: engines are only made with levels that the machine has.
-            SimdLevel::Avx2 => unsafe { run_avx2(kernel) },
+            SimdLevel::Avx2 | SimdLevel::Avx2Vnni => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             SimdLevel::Avx512 | SimdLevel::Avx512Vnni | SimdLevel::Amx => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
-            SimdLevel::Neon => kernel.run::<neon::Neon>(),
-            _ => kernel.run::<portable::Portable>(),
+            SimdLevel::Neon | SimdLevel::NeonDot | SimdLevel::NeonI8mm => run_as::<neon::Neon, K>(kernel),
+            _ => run_as::<portable::Portable, K>(kernel),
         }
     }
 }
@@ -115,10 +141,13 @@ impl fmt::Display for SimdLevel {
         f.write_str(match self {
             SimdLevel::Baseline => "baseline",
             SimdLevel::Avx2 => "avx2",
+            SimdLevel::Avx2Vnni => "avx2-vnni",
             SimdLevel::Avx512 => "avx512",
             SimdLevel::Avx512Vnni => "avx512-vnni",
             SimdLevel::Amx => "amx",
             SimdLevel::Neon => "neon",
+            SimdLevel::NeonDot => "neon-dotprod",
+            SimdLevel::NeonI8mm => "neon-i8mm",
         })
     }
 }
@@ -129,14 +158,24 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self) -> Self::Output;
 }
 
+// Kernels are functions of their own wherever they are called, also from each other: a function that held several would
+// take the compiler minutes.
+
+#[inline(never)]
+fn run_as<S: Simd, K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<S>()
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::Avx2>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+#[inline(never)]
 unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx512::Avx512>()
 }

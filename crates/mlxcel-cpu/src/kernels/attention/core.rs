@@ -8,10 +8,7 @@ use mlxcel_ir::{CacheRow, DType};
 use super::Scores;
 use super::coded;
 use super::soft::{Running, soften};
-use super::tile::{
-    Brains, Codes, Even, Extent, Halves, LINES, Left, Rows, Singles, Sums, add_line, add_product, dots,
-    sharing,
-};
+use super::tile::{Even, Extent, LINES, Left, Stored, Sums, add_product, add_stored, dots, sharing};
 use super::turn::{Ahead, turn};
 use crate::lanes::Lane;
 use crate::math;
@@ -229,7 +226,8 @@ struct Tile<'a> {
     lanes: (usize, usize),
     /// Where keys lie, if they were not turned.
     rows: Option<&'a Addresses>,
-    ahead: Ahead<'a>,
+    /// Keys and values that come next.
+    ahead: [Ahead<'a>; 2],
     /// Whether keys and values are codes.
     is_coded: bool,
 }
@@ -254,17 +252,20 @@ impl Attend<'_> {
         let lanes = (place.present.0 / LANES_MAX * LANES_MAX, place.present.1.next_multiple_of(LANES_MAX));
         let rows = shifted(&place.keys, head * keys.head_bytes());
         let of = |m: Memory<'_>| (head * m.head_bytes(), head * m.head_bytes() + m.row_bytes());
-        let ahead = Ahead([
-            next.map(|n| (&n.keys, of(keys).0, of(keys).1)),
-            next.zip(values).map(|(n, v)| (&n.values, of(v).0, of(v).1)),
-        ]);
+        let mut ahead = [
+            Ahead(next.map(|n| (&n.keys, of(keys).0, of(keys).1))),
+            Ahead(next.zip(values).map(|(n, v)| (&n.values, of(v).0, of(v).1))),
+        ];
         let by_dots = self.block.by_dots && keys.direct();
         let mut lane = lanes.0;
         while lane < lanes.1 && !by_dots {
             // SAFETY: the addresses are of whole rows, and the lanes a whole vector within the tile.
             unsafe { turn::<S>(&keys, &rows, (lane, lane + LANES_MAX), &mut self.scratch.keys) };
-            ahead.fetch(lane..lane + LANES_MAX);
+            ahead.iter().for_each(|rows| rows.fetch(lane..lane + LANES_MAX));
             lane += LANES_MAX;
+        }
+        if !by_dots {
+            ahead = [Ahead(None); 2];
         }
         let is_coded = keys.dtype == DType::I8;
         let tile = Tile { start: place.start, head, lanes, rows: by_dots.then_some(&rows), ahead, is_coded };
@@ -283,14 +284,9 @@ impl Attend<'_> {
         }
         if !values.direct() {
             let rows = self.widen(&values, &rows, place.present);
-            return self.tile::<S, Singles>(&tile, Singles(rows.as_ptr()));
+            return self.tile::<S>(&tile, Stored::new(DType::F32, &rows));
         }
-        match values.dtype {
-            DType::F32 => self.tile::<S, Singles>(&tile, Singles(rows.as_ptr())),
-            DType::F16 => self.tile::<S, Halves>(&tile, Halves(rows.as_ptr())),
-            DType::I8 => self.tile::<S, Codes>(&tile, Codes(rows.as_ptr())),
-            _ => self.tile::<S, Brains>(&tile, Brains(rows.as_ptr())),
-        }
+        self.tile::<S>(&tile, Stored::new(values.dtype, &rows));
     }
 
     /// Copies the present rows of values as `f32`, padded to whole vectors; gives where the copies are.
@@ -319,7 +315,7 @@ impl Attend<'_> {
 
     /// Lines share registers with their neighbours, which changes nothing of what they compute.
     #[inline(always)]
-    fn tile<S: Simd, R: Rows>(&mut self, tile: &Tile<'_>, values: R) {
+    fn tile<S: Simd>(&mut self, tile: &Tile<'_>, values: Stored) {
         // The lines of the tile's head.
         let count = self.part.running.len() / self.heads.len();
         let mut line = (tile.head - self.heads.start) * count;
@@ -337,7 +333,7 @@ impl Attend<'_> {
             count = sharing(count).min(count);
             if count > 0 {
                 // SAFETY: the lines exist and see keys whose rows are there.
-                unsafe { self.lines::<S, R>((line, &seen[..count]), tile, values) };
+                unsafe { self.lines::<S>((line, &seen[..count]), tile, values) };
             }
             line += count.max(1);
         }
@@ -346,11 +342,11 @@ impl Attend<'_> {
     /// # Safety
     /// All lines must exist, and `values` have the rows that they see.
     #[inline(always)]
-    unsafe fn lines<S: Simd, R: Rows>(
+    unsafe fn lines<S: Simd>(
         &mut self,
         (line, seen): (usize, &[(usize, usize)]),
         tile: &Tile<'_>,
-        values: R,
+        values: Stored,
     ) {
         let (w, count) = (self.widths, seen.len());
         let left = Left { base: self.q[line * w.key..(line + count) * w.key].as_ptr(), stride: w.key };
@@ -358,23 +354,15 @@ impl Attend<'_> {
         let sums = Sums { base: scores.as_mut_ptr(), stride: KEYS };
         // SAFETY: queries are as wide as keys, whose rows or whose turned tile have the lanes.
         unsafe {
-            match (tile.rows, self.context.keys().dtype) {
-                (None, _) => {
+            match tile.rows {
+                None => {
                     let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
                     let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
-                    add_product::<S, Even>(count, left, turned, sums, extent);
+                    add_product::<S, Even>(count, left, turned, sums, (extent, Ahead(None)));
                 }
-                (Some(rows), DType::F32) => {
-                    dots::<S, _>(count, (left, w.key), Singles(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
-                }
-                (Some(rows), DType::F16) => {
-                    dots::<S, _>(count, (left, w.key), Halves(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
-                }
-                (Some(rows), DType::I8) => {
-                    dots::<S, _>(count, (left, w.key), Codes(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
-                }
-                (Some(rows), _) => {
-                    dots::<S, _>(count, (left, w.key), Brains(rows.as_ptr()), sums, (tile.lanes, tile.ahead))
+                Some(rows) => {
+                    let keys = Stored::new(self.context.keys().dtype, rows);
+                    dots::<S>(count, (left, w.key), keys, sums, (tile.lanes, tile.ahead[0]));
                 }
             }
         }
@@ -391,15 +379,15 @@ impl Attend<'_> {
         // SAFETY: weights and results have the lines, and values the rows that are seen.
         unsafe {
             for (t, &(lo, hi)) in seen.iter().enumerate() {
-                self.add_alone::<S, R>(line + t, t, values, (lo, hi.min(common.0)));
+                self.add_alone::<S>(line + t, t, values, (lo, hi.min(common.0)));
             }
             if common.0 < common.1 {
                 let (left, sums) = (self.weights_of(0), self.results_of(line));
                 let extent = Extent { fresh: false, rows: common, columns: (0, w.value_padded()) };
-                add_product::<S, R>(count, left, values, sums, extent);
+                add_stored::<S>(count, left, values, sums, (extent, tile.ahead[1]));
             }
             for (t, &(_, hi)) in seen.iter().enumerate() {
-                self.add_alone::<S, R>(line + t, t, values, (common.1, hi));
+                self.add_alone::<S>(line + t, t, values, (common.1, hi));
             }
         }
     }
@@ -409,11 +397,13 @@ impl Attend<'_> {
     /// # Safety
     /// As for [`Attend::lines`].
     #[inline(always)]
-    unsafe fn add_alone<S: Simd, R: Rows>(&mut self, line: usize, t: usize, values: R, rows: (usize, usize)) {
+    unsafe fn add_alone<S: Simd>(&mut self, line: usize, t: usize, values: Stored, rows: (usize, usize)) {
         if rows.0 < rows.1 {
             let extent = Extent { fresh: false, rows, columns: (0, self.widths.value_padded()) };
             // SAFETY: as the caller promises; results are whole vectors.
-            unsafe { add_line::<S, R>(self.weights_of(t), values, self.results_of(line), extent) };
+            unsafe {
+                add_stored::<S>(1, self.weights_of(t), values, self.results_of(line), (extent, Ahead(None)))
+            };
         }
     }
 

@@ -30,6 +30,9 @@
 //!
 //! In a bare copy of the loop the last two took 12.2 and 11.6 ms in turn, reading alone 9.0 and arithmetic alone 4.8. A whole
 //! step gained 15 % over turned keys with bursts, run in turn (54 to 61 tokens a second, two threads).
+//! Since then the next values are fetched between the products of values, and only keys between the dots, so that memory is
+//! not idle for half of the time: a step of a 1.5B shape at depth 4096, run in turn, 11.8, 14.7 and 11.0 tokens a second before
+//! and 13.7, 14.2 and 14.1 after.
 //!
 //! Checked against the decompositions. References: Dao et al., FlashAttention, arXiv 2205.14135; Dao et al.,
 //! Flash-Decoding for long-context inference, 2023.

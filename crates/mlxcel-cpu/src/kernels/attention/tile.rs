@@ -3,8 +3,11 @@
 //! of fused additions in order of the rows, whatever lines and columns share the registers with it.
 #![allow(unsafe_code)]
 
+use mlxcel_ir::DType;
+
+use super::core::Addresses;
 use super::turn::Ahead;
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Lines that share the registers, at most.
 pub(super) const LINES: usize = 6;
@@ -22,6 +25,9 @@ pub(super) fn sharing(lines: usize) -> usize {
 
 /// Rows that can be read as vectors of `f32`.
 pub(super) trait Rows: Copy {
+    /// Bytes of a number.
+    const SIZE: usize;
+
     /// The numbers of row `k` from `column` on.
     ///
     /// # Safety
@@ -37,6 +43,8 @@ pub(super) struct Even {
 }
 
 impl Rows for Even {
+    const SIZE: usize = 4;
+
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises.
@@ -58,6 +66,8 @@ pub(super) struct Brains(pub(super) *const *const u8);
 pub(super) struct Codes(pub(super) *const *const u8);
 
 impl Rows for Singles {
+    const SIZE: usize = 4;
+
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
@@ -66,6 +76,8 @@ impl Rows for Singles {
 }
 
 impl Rows for Halves {
+    const SIZE: usize = 2;
+
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
@@ -74,6 +86,8 @@ impl Rows for Halves {
 }
 
 impl Rows for Brains {
+    const SIZE: usize = 2;
+
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
@@ -82,10 +96,33 @@ impl Rows for Brains {
 }
 
 impl Rows for Codes {
+    const SIZE: usize = 1;
+
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
         unsafe { S::from_i8((*self.0.add(k)).add(column)) }
+    }
+}
+
+/// Rows anywhere, of a type that a cache has.
+#[derive(Clone, Copy)]
+pub(super) enum Stored {
+    Singles(Singles),
+    Halves(Halves),
+    Brains(Brains),
+    Codes(Codes),
+}
+
+impl Stored {
+    pub(super) fn new(dtype: DType, rows: &Addresses) -> Self {
+        let rows = rows.as_ptr();
+        match dtype {
+            DType::F32 => Stored::Singles(Singles(rows)),
+            DType::F16 => Stored::Halves(Halves(rows)),
+            DType::I8 => Stored::Codes(Codes(rows)),
+            _ => Stored::Brains(Brains(rows)),
+        }
     }
 }
 
@@ -112,17 +149,36 @@ pub(super) struct Extent {
     pub(super) columns: (usize, usize),
 }
 
-/// As [`add_product`], for one line.
-///
-/// # Safety
-/// As for [`add_product`].
-#[inline(always)]
-pub(super) unsafe fn add_line<S: Simd, R: Rows>(left: Left, rows: R, sums: Sums, extent: Extent) {
-    // SAFETY: as the caller promises.
-    unsafe { strip::<S, R, 1>(left, rows, sums, extent) }
+/// One product of rows of one type.
+struct Product<'a, R> {
+    count: usize,
+    left: Left,
+    rows: R,
+    sums: Sums,
+    extent: (Extent, Ahead<'a>),
 }
 
-/// `sums[t] += Σ left[t][k] · rows[k]` for `count` lines, as many as [`sharing`] says, or `=` where the extent is fresh.
+impl<R: Rows> Kernel for Product<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Product { count, left, rows, sums, extent } = self;
+        // SAFETY: as the caller of `add_product` promises.
+        unsafe {
+            match count {
+                1 => strip::<S, R, 1>(left, rows, sums, extent),
+                2 => strip::<S, R, 2>(left, rows, sums, extent),
+                3 => strip::<S, R, 3>(left, rows, sums, extent),
+                4 => strip::<S, R, 4>(left, rows, sums, extent),
+                _ => strip::<S, R, LINES>(left, rows, sums, extent),
+            }
+        }
+    }
+}
+
+/// `sums[t] += Σ left[t][k] · rows[k]` for `count` lines, as many as [`sharing`] says, or `=` where the extent is fresh,
+/// while the rows ahead are on their way.
 ///
 /// # Safety
 /// Lines and sums must have the extent's rows and columns; columns are whole vectors.
@@ -132,22 +188,70 @@ pub(super) unsafe fn add_product<S: Simd, R: Rows>(
     left: Left,
     rows: R,
     sums: Sums,
-    extent: Extent,
+    extent: (Extent, Ahead<'_>),
+) {
+    S::LEVEL.dispatch(Product { count, left, rows, sums, extent });
+}
+
+/// As [`add_product`], for rows of any type that a cache has.
+///
+/// # Safety
+/// As for [`add_product`].
+#[inline(always)]
+pub(super) unsafe fn add_stored<S: Simd>(
+    count: usize,
+    left: Left,
+    rows: Stored,
+    sums: Sums,
+    extent: (Extent, Ahead<'_>),
 ) {
     // SAFETY: as the caller promises.
     unsafe {
-        match count {
-            1 => strip::<S, R, 1>(left, rows, sums, extent),
-            2 => strip::<S, R, 2>(left, rows, sums, extent),
-            3 => strip::<S, R, 3>(left, rows, sums, extent),
-            4 => strip::<S, R, 4>(left, rows, sums, extent),
-            _ => strip::<S, R, LINES>(left, rows, sums, extent),
+        match rows {
+            Stored::Singles(rows) => add_product::<S, _>(count, left, rows, sums, extent),
+            Stored::Halves(rows) => add_product::<S, _>(count, left, rows, sums, extent),
+            Stored::Brains(rows) => add_product::<S, _>(count, left, rows, sums, extent),
+            Stored::Codes(rows) => add_product::<S, _>(count, left, rows, sums, extent),
         }
     }
 }
 
 /// Keys that are multiplied side by side in [`add_dots`].
 pub(super) const SIDE_BY_SIDE: usize = 4;
+
+/// The scores of keys that are read where they lie.
+struct Dots<'a, R> {
+    count: usize,
+    left: (Left, usize),
+    keys: R,
+    sums: Sums,
+    columns: (usize, usize),
+    ahead: Ahead<'a>,
+}
+
+impl<R: Rows> Kernel for Dots<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Dots { count, left, keys, sums, columns, ahead } = self;
+        let mut lane = columns.0;
+        while lane < columns.1 {
+            ahead.fetch(lane..lane + SIDE_BY_SIDE);
+            // SAFETY: as the caller of `dots` promises.
+            unsafe {
+                match count {
+                    1 => dots_of::<S, R, 1>(left, keys, sums, lane),
+                    2 => dots_of::<S, R, 2>(left, keys, sums, lane),
+                    3 => dots_of::<S, R, 3>(left, keys, sums, lane),
+                    4 => dots_of::<S, R, 4>(left, keys, sums, lane),
+                    _ => dots_of::<S, R, LINES>(left, keys, sums, lane),
+                }
+            }
+            lane += SIDE_BY_SIDE;
+        }
+    }
+}
 
 /// `sums[t][key] = Σ left[t][d] · keys[key][d]` over `width` numbers, for `count` lines, as many as [`sharing`] says,
 /// and the keys `columns`: the scores of keys that are read where they lie, while the rows `ahead` are on their way.
@@ -157,27 +261,18 @@ pub(super) const SIDE_BY_SIDE: usize = 4;
 /// Lines must have `width` numbers and keys have them in whole vectors; sums must have the columns, which are a
 /// multiple of [`SIDE_BY_SIDE`].
 #[inline(always)]
-pub(super) unsafe fn dots<S: Simd, R: Rows>(
+pub(super) unsafe fn dots<S: Simd>(
     count: usize,
-    (left, width): (Left, usize),
-    keys: R,
+    left: (Left, usize),
+    keys: Stored,
     sums: Sums,
     (columns, ahead): ((usize, usize), Ahead<'_>),
 ) {
-    let mut lane = columns.0;
-    while lane < columns.1 {
-        ahead.fetch(lane..lane + SIDE_BY_SIDE);
-        // SAFETY: as the caller promises.
-        unsafe {
-            match count {
-                1 => dots_of::<S, R, 1>((left, width), keys, sums, lane),
-                2 => dots_of::<S, R, 2>((left, width), keys, sums, lane),
-                3 => dots_of::<S, R, 3>((left, width), keys, sums, lane),
-                4 => dots_of::<S, R, 4>((left, width), keys, sums, lane),
-                _ => dots_of::<S, R, LINES>((left, width), keys, sums, lane),
-            }
-        }
-        lane += SIDE_BY_SIDE;
+    match keys {
+        Stored::Singles(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
+        Stored::Halves(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
+        Stored::Brains(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
+        Stored::Codes(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
     }
 }
 
@@ -215,8 +310,13 @@ unsafe fn dots_of<S: Simd, R: Rows, const T: usize>(
 
 /// As many vectors of a line at once as the registers of the level hold beside the others.
 #[inline(always)]
-unsafe fn strip<S: Simd, R: Rows, const T: usize>(left: Left, rows: R, sums: Sums, extent: Extent) {
-    let (mut at, end) = extent.columns;
+unsafe fn strip<S: Simd, R: Rows, const T: usize>(
+    left: Left,
+    rows: R,
+    sums: Sums,
+    extent: (Extent, Ahead<'_>),
+) {
+    let (mut at, end) = extent.0.columns;
     // SAFETY: as the caller of `add_product` promises; columns stay below the end.
     unsafe {
         while at < end {
@@ -245,8 +345,9 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
     left: Left,
     rows: R,
     (sums, column): (Sums, usize),
-    extent: Extent,
+    (extent, ahead): (Extent, Ahead<'_>),
 ) {
+    let part = column * R::SIZE..(column + V * S::LANES) * R::SIZE;
     // SAFETY: as the caller of `add_product` promises.
     unsafe {
         let mut acc = [[S::splat(0.0); V]; T];
@@ -258,6 +359,7 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
             }
         }
         for k in extent.rows.0..extent.rows.1 {
+            ahead.fetch_part(k, part.clone());
             let mut row = [S::splat(0.0); V];
             for v in 0..V {
                 row[v] = rows.read::<S>(k, column + v * S::LANES);

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
 use mlxcel_ir::DType;
 
 use super::core::{Addresses, KEYS, Memory};
@@ -44,16 +45,24 @@ pub(super) unsafe fn turn<S: Simd>(
     }
 }
 
-/// Rows that will be read soon, of keys and of values, and how far behind these addresses they begin and end, in bytes.
+/// Rows that will be read soon, and how far behind these addresses they begin and end, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead<'a>(pub(super) [Option<(&'a Addresses, usize, usize)>; 2]);
+pub(super) struct Ahead<'a>(pub(super) Option<(&'a Addresses, usize, usize)>);
 
 impl Ahead<'_> {
     /// Asks for some of them. A few at a time, between other work: the processor can wait for few lines at once.
     #[inline(always)]
-    pub(super) fn fetch(&self, lanes: Range<usize>) {
-        for (rows, start, end) in self.0.into_iter().flatten() {
-            fetch(&rows[lanes.clone()], (start, end));
+    pub(super) fn fetch(self, lanes: Range<usize>) {
+        if let Some((rows, start, end)) = self.0 {
+            fetch(&rows[lanes], (start, end));
+        }
+    }
+
+    /// Asks for some bytes of one of them.
+    #[inline(always)]
+    pub(super) fn fetch_part(self, lane: usize, bytes: Range<usize>) {
+        if let Some((rows, start, end)) = self.0 {
+            fetch(&rows[lane..lane + 1], (start + bytes.start, end.min(start + bytes.end)));
         }
     }
 }

@@ -33,53 +33,83 @@ impl Registers {
         at: (usize, usize),
         n: usize,
     ) {
-        let Reg { class, index } = code.loads[operand];
-        match class {
-            Class::F32 => f32::load(view.dtype, view.bytes(), at, &mut self.f32s[index][..n]),
-            Class::F64 => f64::load(view.dtype, view.bytes(), at, &mut self.f64s[index][..n]),
-            Class::I64 => i64::load(view.dtype, view.bytes(), at, &mut self.i64s[index][..n]),
+        let to = code.loads[operand];
+        match to.class {
+            Class::F32 => f32::load(view.dtype, view.bytes(), at, &mut self.f32s[to.index][..n]),
+            Class::F64 | Class::I64 => self.load_wide(to, view, at, n),
+        }
+    }
+
+    #[inline(never)]
+    fn load_wide(&mut self, to: Reg, view: &View<'_>, at: (usize, usize), n: usize) {
+        match to.class {
+            Class::F64 => f64::load(view.dtype, view.bytes(), at, &mut self.f64s[to.index][..n]),
+            _ => i64::load(view.dtype, view.bytes(), at, &mut self.i64s[to.index][..n]),
         }
     }
 
     #[inline(always)]
     pub(super) fn store(&self, code: &Code, dtype: DType, n: usize, bytes: &mut [u8]) {
-        let Reg { class, index } = code.result;
-        match class {
-            Class::F32 => f32::store(dtype, &self.f32s[index][..n], bytes),
-            Class::F64 => f64::store(dtype, &self.f64s[index][..n], bytes),
-            Class::I64 => i64::store(dtype, &self.i64s[index][..n], bytes),
+        let from = code.result;
+        match from.class {
+            Class::F32 => f32::store(dtype, &self.f32s[from.index][..n], bytes),
+            Class::F64 | Class::I64 => self.store_wide(from, dtype, n, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn store_wide(&self, from: Reg, dtype: DType, n: usize, bytes: &mut [u8]) {
+        match from.class {
+            Class::F64 => f64::store(dtype, &self.f64s[from.index][..n], bytes),
+            _ => i64::store(dtype, &self.i64s[from.index][..n], bytes),
         }
     }
 
     #[inline(always)]
     pub(super) fn execute(&mut self, code: &Code, n: usize) {
         for i in &code.instructions {
-            match (i.kind, i.inputs[0].class) {
-                (Kind::Cast, _) => self.cast(i, n),
-                (Kind::Select, _) => self.select(i, n),
-                (Kind::Compare(c), class) => self.compare(c, i, class, n),
-                (kind, Class::F32) => {
+            let is_single = i.inputs[0].class == Class::F32 && i.output.class == Class::F32;
+            match i.kind {
+                Kind::Select | Kind::Compare(_) => self.execute_rare(i, n),
+                _ if !is_single => self.execute_rare(i, n),
+                Kind::Cast => {
+                    let (before, out) = parts(&mut self.f32s, i.output.index);
+                    out[..n].copy_from_slice(&before[i.inputs[0].index][..n]);
+                    round_f32(i.dtype, &mut out[..n]);
+                }
+                kind => {
                     let (before, out) = parts(&mut self.f32s, i.output.index);
                     arithmetic_f32(kind, inputs(before, i), &mut out[..n]);
                     round_f32(i.dtype, &mut out[..n]);
-                }
-                (kind, Class::F64) => {
-                    let (before, out) = parts(&mut self.f64s, i.output.index);
-                    arithmetic_f64(kind, inputs(before, i), &mut out[..n]);
-                }
-                (kind, Class::I64) => {
-                    let (before, out) = parts(&mut self.i64s, i.output.index);
-                    let (a, b) = inputs(before, i);
-                    if !(i.unsigned && unsigned_i64(kind, (a, b), &mut out[..n])) {
-                        arithmetic_i64(kind, i.dtype, (a, b), &mut out[..n]);
-                    }
-                    wrap(i.dtype, &mut out[..n]);
                 }
             }
         }
     }
 
-    #[inline(always)]
+    /// What is no arithmetic of `f32`. It is compiled once: models spend no time in it, and for every level it would take
+    /// the compiler minutes.
+    #[inline(never)]
+    fn execute_rare(&mut self, i: &Instruction, n: usize) {
+        match (i.kind, i.inputs[0].class) {
+            (Kind::Cast, _) => self.cast(i, n),
+            (Kind::Select, _) => self.select(i, n),
+            (Kind::Compare(c), class) => self.compare(c, i, class, n),
+            (_, Class::F32) => unreachable!("arithmetic of f32 gives f32"),
+            (kind, Class::F64) => {
+                let (before, out) = parts(&mut self.f64s, i.output.index);
+                arithmetic_f64(kind, inputs(before, i), &mut out[..n]);
+            }
+            (kind, Class::I64) => {
+                let (before, out) = parts(&mut self.i64s, i.output.index);
+                let (a, b) = inputs(before, i);
+                if !(i.unsigned && unsigned_i64(kind, (a, b), &mut out[..n])) {
+                    arithmetic_i64(kind, i.dtype, (a, b), &mut out[..n]);
+                }
+                wrap(i.dtype, &mut out[..n]);
+            }
+        }
+    }
+
     fn compare(&mut self, op: CompareOp, i: &Instruction, class: Class, n: usize) {
         let (a, b) = (i.inputs[0].index, i.inputs[1].index);
         match class {
@@ -102,7 +132,6 @@ impl Registers {
         }
     }
 
-    #[inline(always)]
     fn select(&mut self, i: &Instruction, n: usize) {
         let [keep, a, b] = [0, 1, 2].map(|k: usize| i.inputs[k].index);
         match i.output.class {
@@ -121,15 +150,10 @@ impl Registers {
         }
     }
 
-    #[inline(always)]
     fn cast(&mut self, i: &Instruction, n: usize) {
         let (from, to) = (i.inputs[0], i.output);
         match (from.class, to.class) {
-            (Class::F32, Class::F32) => {
-                let (before, out) = parts(&mut self.f32s, to.index);
-                out[..n].copy_from_slice(&before[from.index][..n]);
-                round_f32(i.dtype, &mut out[..n]);
-            }
+            (Class::F32, Class::F32) => unreachable!("done where f32 is"),
             (Class::F64, Class::F64) => {
                 let (before, out) = parts(&mut self.f64s, to.index);
                 out[..n].copy_from_slice(&before[from.index][..n]);
@@ -250,17 +274,19 @@ fn round_f32(dtype: DType, out: &mut [f32]) {
     match dtype {
         DType::BF16 => out.iter_mut().for_each(|v| *v = f32::from_bits((f32_to_bf16(*v) as u32) << 16)),
         DType::F16 => out.iter_mut().for_each(|v| *v = half::f16::from_f32(*v).to_f32()),
-        DType::F8E4M3 | DType::F8E5M2 => {
-            let mut bytes = [0; BLOCK];
-            let bytes = &mut bytes[..out.len()];
-            f32::store(dtype, out, bytes);
-            f32::load(dtype, bytes, (0, 1), out);
-        }
+        DType::F8E4M3 | DType::F8E5M2 => round_to_bytes(dtype, out),
         _ => {}
     }
 }
 
-#[inline(always)]
+#[inline(never)]
+fn round_to_bytes(dtype: DType, out: &mut [f32]) {
+    let mut bytes = [0; BLOCK];
+    let bytes = &mut bytes[..out.len()];
+    f32::store(dtype, out, bytes);
+    f32::load(dtype, bytes, (0, 1), out);
+}
+
 fn wrap(dtype: DType, out: &mut [i64]) {
     match dtype {
         DType::Bool => out.iter_mut().for_each(|v| *v = (*v != 0) as i64),
@@ -335,7 +361,6 @@ pub(super) fn activate(kind: Activation, a: &[f32], out: &mut [f32]) {
     }
 }
 
-#[inline(always)]
 fn arithmetic_f64(kind: Kind, (a, b): Pair<'_, f64>, out: &mut [f64]) {
     match kind {
         Kind::Unary(op) => map(a, out, |x| unary_f64(op, x)),
@@ -412,7 +437,6 @@ fn activation_f64(kind: Activation, x: f64) -> f64 {
     }
 }
 
-#[inline(always)]
 fn arithmetic_i64(kind: Kind, dtype: DType, (a, b): Pair<'_, i64>, out: &mut [i64]) {
     match kind {
         Kind::Unary(UnaryOp::Neg) => map(a, out, i64::wrapping_neg),

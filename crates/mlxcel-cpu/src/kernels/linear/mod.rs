@@ -118,11 +118,13 @@ impl<'a> Sink<'a> {
     }
 
     /// Where the result of the first token begins and the bias, if results are `f32` in order of the tokens.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn in_order(&self) -> Option<(Shared<u8>, Option<&'a [f32]>)> {
         let first = Shared(self.to.0.wrapping_add(self.start * self.n * 4));
         (self.dtype == DType::F32 && self.places.is_none()).then_some((first, self.bias))
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn rows(&self) -> usize {
         self.n
     }

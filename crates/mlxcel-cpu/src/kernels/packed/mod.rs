@@ -2,9 +2,10 @@
 //! the machine read in one stream.
 //!
 //! Algorithm: there are two. Codes of quantised weights are multiplied as whole numbers with activations of 24 bits, or
-//! 16 where that is enough, which is exact inside a group (`vnni` for few tokens, `bytes` for many). `bf16` weights are multiplied in tiles (`tiles`),
-//! with `f32` activations in two halves. Tokens that may be rounded take the tiles with one half, and codes are decoded
-//! to `bf16` for them, in the first-level cache. Layout: see `pack`.
+//! 16 where that is enough, which is exact inside a group (`dots` for few tokens, `bytes` for many). `bf16` weights are
+//! multiplied in tiles (`tiles`), with `f32` activations in two halves. Tokens that may be rounded take the tiles with
+//! one half, and codes are decoded to `bf16` for them, in the first-level cache; where there are no tiles, they are
+//! multiplied as whole numbers of eight bits. Layout: see `pack`.
 //!
 //! Batch invariance: one order of additions for any number of tokens and rows.
 //!
@@ -16,25 +17,33 @@
 #![allow(unsafe_code)]
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
 mod bytes;
 mod codes;
+#[cfg(target_arch = "x86_64")]
+mod decode;
+mod dots;
 mod format;
 mod pack;
+mod part;
+#[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
+mod tiled;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
-mod vnni;
 
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
-use self::activations::Activations;
+use self::activations::{Activations, TILE};
 use self::codes::Factors;
+use self::dots::Product;
 use self::format::{BLOCK, Format, ROWS};
 use self::pack::Loose;
-use self::tiles::{Halves, Registers, STEP, STRETCH, Tokens};
-use self::vnni::Product;
+use self::part::{Part, Task, simply};
+use self::tiled::{Halves, STEP};
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
 use crate::memory::Buffer;
@@ -44,28 +53,8 @@ use crate::weight::Rows;
 
 /// Bytes of weights that make a task worth a thread.
 const TASK_MIN: usize = 16 * 1024;
-/// Panels that tiles go through side by side, so that a stretch of all tokens stays in the second-level cache.
-const TOGETHER: usize = 16;
-
-thread_local! {
-    static ROOM: RefCell<Room> = RefCell::default();
-}
-
-/// What a thread needs beside the registers of its tiles, kept from one product to the next.
-#[derive(Default)]
-struct Room {
-    sums: Vec<f32>,
-    decoded: Vec<u16>,
-}
-
-impl Room {
-    /// Numbers of whatever was there before.
-    fn of(&mut self, sums: usize, decoded: usize) -> (&mut [f32], &mut [u16]) {
-        self.sums.resize(self.sums.len().max(sums), 0.0);
-        self.decoded.resize(self.decoded.len().max(decoded), 0);
-        (&mut self.sums[..sums], &mut self.decoded[..decoded])
-    }
-}
+/// Bytes that are packed before the memory of their source is given back, so that a large weight is not there twice.
+const PACKED_AT_ONCE: usize = 16 << 20;
 
 /// A weight in panels.
 #[derive(Debug)]
@@ -107,24 +96,31 @@ impl Packed {
         Numbers::of(level, dtype).is_some()
     }
 
-    /// Packs `n` rows. The type must suit the level.
-    pub(crate) fn new(ctx: &Context, rows: &Rows<'_>, n: usize) -> Result<Self, EngineError> {
+    /// Packs `n` rows. The type must suit the level. `done` is called now and then, when the rows so far are not needed
+    /// any more.
+    pub(crate) fn new(
+        ctx: &Context,
+        rows: &Rows<'_>,
+        n: usize,
+        done: impl Fn(),
+    ) -> Result<Self, EngineError> {
         let numbers = Numbers::of(ctx.level, rows.dtype).expect("only types that suit are packed");
         let (cols, panels) = (rows.cols, n.div_ceil(ROWS));
         let panel_bytes = numbers.panel_bytes(cols);
         let data = ctx.slabs.zeroed(panels * panel_bytes, "packed weights")?;
         let to = Shared(data.ptr());
-        ctx.threads.each(panels, |panel| {
+        let pack = |panel: usize| {
             // SAFETY: every panel lies in the buffer, and one task writes it.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at(panel * panel_bytes), panel_bytes) };
             let range = panel * ROWS..((panel + 1) * ROWS).min(n);
-            match &numbers {
-                // SAFETY: types are only packed at levels that have AVX-512.
-                Numbers::Codes(format) => unsafe { pack_codes(format, rows, range, to) },
-                // SAFETY: as above.
-                Numbers::Halves => unsafe { pack_halves(rows, range, to) },
-            }
-        });
+            // SAFETY: the machine has the level, and types only suit levels with byte products.
+            unsafe { simply(Packing { numbers: &numbers, rows, range, to }) };
+        };
+        let at_once = (PACKED_AT_ONCE / panel_bytes.max(1)).max(1);
+        for first in (0..panels).step_by(at_once) {
+            ctx.threads.each(at_once.min(panels - first), |panel| pack(first + panel));
+            done();
+        }
         Ok(Packed { numbers, cols, panels, panel_bytes, data })
     }
 
@@ -141,7 +137,7 @@ impl Packed {
         let job = Job { packed: self, ctx, x: panel, panels: panels.clone(), sink };
         let Some(exact) = panel.exact.as_ref().filter(|_| self.rounds(ctx.level)) else { return job.exact() };
         // Every token first, since the exact ones are few; they are put again.
-        job.in_tiles(Halves::One)?;
+        job.rounded()?;
         for run in exact {
             let (x, sink) = (panel.part(run.clone()), sink.from(run.start));
             Job { packed: self, ctx, x: &x, panels: panels.clone(), sink: &sink }.exact()?;
@@ -151,7 +147,10 @@ impl Packed {
 
     /// Whether products of rounded tokens have a kernel of their own.
     pub(crate) fn rounds(&self, level: SimdLevel) -> bool {
-        level.has_tiles() && (matches!(self.numbers, Numbers::Halves) || self.cols.is_multiple_of(STEP))
+        match self.numbers {
+            Numbers::Halves => true,
+            Numbers::Codes(_) => !level.has_tiles() || self.cols.is_multiple_of(STEP),
+        }
     }
 
     fn panel(&self, panel: usize) -> *const u8 {
@@ -169,15 +168,29 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Calls `work` with runs of panels, of a multiple of `unit`, counted from the first of the job.
-    fn spread(&self, unit: usize, work: impl Fn(Range<usize>) + Sync) {
+    /// Calls `work` with runs of panels, `per_task` or a few more so that they are a multiple of `unit`, counted from
+    /// the first of the job.
+    fn spread(
+        &self,
+        (unit, per_task): (usize, usize),
+        work: impl Fn(Range<usize>) -> Result<(), EngineError> + Sync,
+    ) -> Result<(), EngineError> {
         let count = self.panels.len();
-        let worth = self.packed.panel_bytes.max(1) * self.x.tokens.div_ceil(vnni::TOKENS);
-        let per_task = count.div_ceil(4 * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth));
         let per_task = per_task.next_multiple_of(unit);
+        let failure = OnceLock::new();
         self.ctx.threads.each(count.div_ceil(per_task), |task| {
-            work(task * per_task..((task + 1) * per_task).min(count));
+            if let Err(e) = work(task * per_task..((task + 1) * per_task).min(count)) {
+                // One of them is enough to say.
+                let _ = failure.set(e);
+            }
         });
+        failure.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// How many panels are worth a task.
+    fn per_task(&self) -> usize {
+        let worth = self.packed.panel_bytes.max(1) * self.x.tokens.div_ceil(dots::TOKENS);
+        self.panels.len().div_ceil(4 * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth))
     }
 
     fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
@@ -187,140 +200,76 @@ impl Job<'_> {
     fn exact(&self) -> Result<(), EngineError> {
         match &self.packed.numbers {
             Numbers::Halves => self.in_tiles(if self.x.is_bf16 { Halves::One } else { Halves::Two }),
-            Numbers::Codes(format) => self.in_bytes(format),
+            Numbers::Codes(format) => {
+                let is_narrow = self.x.is_bf16 || self.ctx.products == Products::Fast;
+                self.in_bytes(format, if is_narrow { 2 } else { 3 })
+            }
         }
     }
 
-    fn in_bytes(&self, format: &Format) -> Result<(), EngineError> {
+    fn rounded(&self) -> Result<(), EngineError> {
+        match &self.packed.numbers {
+            Numbers::Codes(format) if !self.ctx.level.has_tiles() => self.in_bytes(format, 1),
+            _ => self.in_tiles(Halves::One),
+        }
+    }
+
+    /// With so many bytes for an activation.
+    fn in_bytes(&self, format: &Format, bytes: usize) -> Result<(), EngineError> {
         let (cols, tokens) = (self.packed.cols, self.x.tokens);
         let row = |t: usize| self.x.row(t, 0);
-        let is_narrow = self.x.is_bf16 || self.ctx.products == Products::Fast;
-        let bytes = if is_narrow { 2 } else { 3 };
         // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
         let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
         // Tokens that tiles take; a few that are left are not worth one.
-        let rest = tokens % bytes::TOKENS;
-        let tiled = if rest > vnni::TOKENS { tokens.next_multiple_of(bytes::TOKENS) } else { tokens - rest };
+        let rest = tokens % TILE;
+        let tiled = if rest > dots::TOKENS { tokens.next_multiple_of(TILE) } else { tokens - rest };
         let tiled = if self.ctx.level.has_tiles() { tiled } else { 0 };
         if tiled > 0 {
-            self.in_byte_tiles(format, &x, tiled);
+            self.in_byte_tiles(format, &x, tiled)?;
         }
-        self.spread(1, |panels| {
+        self.spread((1, self.per_task()), |panels| {
             let mut factors = Factors::new();
             for p in panels {
                 let panel = self.packed.panel(self.panels.start + p);
-                for t in (tiled..tokens).step_by(vnni::TOKENS) {
-                    let count = vnni::TOKENS.min(tokens - t);
+                for t in (tiled..tokens).step_by(dots::TOKENS) {
+                    let count = dots::TOKENS.min(tokens - t);
                     // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                    let sums =
-                        unsafe { Product { format, panel, cols, x: &x, first: t }.run(count, &mut factors) };
+                    let sums = unsafe {
+                        Product { level: self.ctx.level, format, panel, cols, x: &x, first: t }
+                            .run(count, &mut factors)
+                    };
                     for (i, sums) in sums.iter().enumerate().take(count) {
                         self.put(t + i, p, sums);
                     }
                 }
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
+}
 
-    fn in_byte_tiles(&self, format: &Format, x: &Activations<'_>, tokens: usize) {
-        let configuration = bytes::configuration(format);
-        self.spread(1, |panels| {
-            // SAFETY: the level has tiles, which includes the permission.
-            let registers = unsafe { Registers::configure(&configuration) };
-            let mut block = bytes::Block::new();
-            let mut sums = vec![[0.0; ROWS]; tokens];
-            for p in panels {
-                let panel = self.packed.panel(self.panels.start + p);
-                let product = bytes::Product { format, panel, cols: self.packed.cols, x };
-                // SAFETY: the level has the features; the panel lies in the buffer and the tokens in tiles.
-                unsafe { product.run(&registers, &mut block, &mut sums) };
-                for (t, sums) in sums.iter().enumerate().take(self.x.tokens) {
-                    self.put(t, p, sums);
-                }
-            }
-        });
-    }
+/// Some rows on their way to a panel.
+struct Packing<'a> {
+    numbers: &'a Numbers,
+    rows: &'a Rows<'a>,
+    range: Range<usize>,
+    to: &'a mut [u8],
+}
 
-    fn in_tiles(&self, halves: Halves) -> Result<(), EngineError> {
-        let (cols, tokens) = (self.packed.cols, self.x.tokens);
-        let row = |t: usize| self.x.row(t, 0);
-        // SAFETY: the level has the features; rows of a panel have all columns.
-        let x = unsafe { Tokens::new(self.ctx, [tokens, cols], halves, row) }?;
-        let each = tiles::sums_len(x.tiles);
-        self.spread(2, |panels| {
-            ROOM.with_borrow_mut(|room| {
-                // SAFETY: the level has tiles, which includes the permission.
-                let registers = unsafe { Registers::configure(&tiles::WHOLE) };
-                let (sums, decoded) =
-                    room.of(each * panels.len().min(TOGETHER).div_ceil(2), self.decoded_len());
-                for first in panels.clone().step_by(TOGETHER) {
-                    let together = first..panels.end.min(first + TOGETHER);
-                    let sums = &mut sums[..each * together.len().div_ceil(2)];
-                    for start in (0..x.depth).step_by(STRETCH) {
-                        let stretch = (start, STRETCH.min(x.depth - start));
-                        for (pair, sums) in together.clone().step_by(2).zip(sums.chunks_mut(each)) {
-                            let pair = [pair, (pair + 1).min(together.end - 1)];
-                            let rows = self.rows(pair, stretch, decoded);
-                            // SAFETY: the rows hold the stretch, the sums all tiles, and the registers are ours.
-                            unsafe { tiles::multiply(&registers, &x, rows, stretch, sums.as_mut_ptr()) };
-                        }
-                    }
-                    self.put_tiles(halves, together, sums);
-                }
-            })
-        });
-        Ok(())
-    }
+impl Task for Packing<'_> {
+    type Output = ();
 
-    /// The sums of all tokens with some panels, from what the products left for every pair of them. Token by token, so
-    /// that what is written together lies together.
-    fn put_tiles(&self, halves: Halves, panels: Range<usize>, sums: &[f32]) {
-        let each = sums.len() / panels.len().div_ceil(2);
-        let Some((to, bias)) = self.sink.in_order() else {
-            for t in 0..self.x.tokens {
-                for (i, p) in panels.clone().enumerate() {
-                    self.put(t, p, &tiles::sums(&sums[i / 2 * each..], halves, i % 2, t));
-                }
-            }
-            return;
-        };
-        let lines = tiles::Lines { sums, each, halves, panels, n: self.sink.rows(), bias };
-        assert!(lines.panels.end.saturating_sub(1) * ROWS < lines.n, "rows beyond the result");
-        // SAFETY: the level has the features; the rows of these panels are this task's, in every token's result.
-        unsafe { lines.store(self.x.tokens, to) };
-    }
-
-    /// Numbers that [`Job::rows`] decodes at a time.
-    fn decoded_len(&self) -> usize {
-        match self.packed.numbers {
-            Numbers::Codes(_) => 2 * STRETCH * ROWS,
-            Numbers::Halves => 0,
-        }
-    }
-
-    /// Where a stretch of two panels lies in tiles.
-    fn rows(&self, pair: [usize; 2], (start, len): (usize, usize), decoded: &mut [u16]) -> [*const u16; 2] {
-        let panel = |p: usize| self.packed.panel(self.panels.start + p);
-        match &self.packed.numbers {
-            Numbers::Halves => pair.map(|p| panel(p).wrapping_add(start * ROWS * 2).cast()),
-            Numbers::Codes(format) => {
-                let base = decoded.as_mut_ptr();
-                for (i, p) in pair.into_iter().enumerate() {
-                    let from = panel(p).wrapping_add(start / BLOCK * format.block_bytes(BLOCK));
-                    // SAFETY: stretches are whole blocks; there is room for two of them.
-                    unsafe { codes::decode(format, from, len, base.add(i * STRETCH * ROWS)) };
-                }
-                [base, base.wrapping_add(STRETCH * ROWS)].map(|p| p.cast_const())
-            }
+    #[inline(always)]
+    unsafe fn run<P: Part, const N: usize>(self) {
+        match self.numbers {
+            Numbers::Codes(format) => pack_codes(format, self.rows, self.range, self.to),
+            Numbers::Halves => pack_halves(self.rows, self.range, self.to),
         }
     }
 }
 
-/// # Safety
-/// The machine must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mut [u8]) {
+#[inline(always)]
+fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut to: &mut [u8]) {
     let mut loose: [Loose; ROWS] = std::array::from_fn(|_| Loose::new());
     for start in (0..rows.cols).step_by(BLOCK) {
         let len = BLOCK.min(rows.cols - start);
@@ -333,10 +282,8 @@ unsafe fn pack_codes(format: &Format, rows: &Rows<'_>, range: Range<usize>, mut 
     }
 }
 
-/// # Safety
-/// The machine must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn pack_halves(rows: &Rows<'_>, range: Range<usize>, to: &mut [u8]) {
+#[inline(always)]
+fn pack_halves(rows: &Rows<'_>, range: Range<usize>, to: &mut [u8]) {
     for (r, row) in range.enumerate() {
         let (numbers, _) = rows.parts(row)[0].as_chunks::<2>();
         for (i, number) in numbers.iter().enumerate() {

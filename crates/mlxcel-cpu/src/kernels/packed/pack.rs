@@ -296,8 +296,10 @@ fn write_unit(codes: Codes, rows: &[Loose], at: usize, to: &mut [u8]) {
     let first = if codes == Codes::Three { 2 } else { 4 };
     for (i, mask) in masks.chunks_exact_mut(VECTOR / 8).enumerate() {
         let (plane, vector) = (i / 4, &vectors[i % 4]);
-        for (to, eight) in mask.iter_mut().zip(vector.chunks_exact(8)) {
-            *to = (0..8).fold(0, |byte, b| byte | (eight[b] >> (first + plane) & 1) << b);
+        for (to, eight) in mask.iter_mut().zip(vector.as_chunks::<8>().0) {
+            // One bit of each byte; the product brings them together in the highest byte.
+            let bits = u64::from_le_bytes(*eight) >> (first + plane) & 0x0101_0101_0101_0101;
+            *to = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
         }
     }
 }

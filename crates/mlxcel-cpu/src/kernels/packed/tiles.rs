@@ -189,25 +189,25 @@ unsafe fn convert((x, cols): (*const f32, usize), (start, len): (usize, usize), 
     }
 }
 
-/// Two panels of rows with all tokens: `sums [tiles][2][16][16]` are set, or added to if `k` is not at its start.
+/// Two panels of rows with some tiles of tokens: `sums [tiles][2][16][16]` are set, or added to if `k` is not at its start.
 ///
 /// # Safety
 /// The registers must be configured on this thread; `rows` must point to `len` elements of two panels in tiles, a
 /// whole number of steps within one stretch from `start` on; `sums` must have room for all tiles.
 pub(super) unsafe fn multiply(
     _: &Registers,
-    x: &Tokens<'_>,
+    (x, tiles): (&Tokens<'_>, Range<usize>),
     rows: [*const u16; 2],
     (start, len): (usize, usize),
     sums: *mut f32,
 ) {
-    for tile in (0..x.tiles).step_by(2) {
+    for tile in tiles.clone().step_by(2) {
         // Plain variables, since arrays of them would stay in memory.
         let (mut a0, mut a1) = (x.tile(tile, start / STEP), x.tile(tile + 1, start / STEP));
         let [mut b0, mut b1] = rows;
         // SAFETY: as the caller promises.
         unsafe {
-            let c = sums.add(tile * 2 * SUMS);
+            let c = sums.add((tile - tiles.start) * 2 * SUMS);
             if start == 0 {
                 asm!(
                     "tilezero tmm0",

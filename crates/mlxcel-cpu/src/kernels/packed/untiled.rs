@@ -1,0 +1,27 @@
+//! Where there are no tiles: no level says that there are, so nobody comes here.
+
+use mlxcel_engine::EngineError;
+
+use super::Job;
+use super::activations::Activations;
+use super::format::Format;
+
+/// Elements of `k` that a row of `bf16` numbers is padded to.
+pub(super) const STEP: usize = 32;
+
+/// How many `bf16` numbers stand for an activation.
+#[derive(Clone, Copy)]
+pub(super) enum Halves {
+    One,
+    Two,
+}
+
+impl Job<'_> {
+    pub(super) fn in_tiles(&self, _: Halves) -> Result<(), EngineError> {
+        unreachable!("no level has tiles")
+    }
+
+    pub(super) fn in_byte_tiles(&self, _: &Format, _: &Activations<'_>, _: usize) -> Result<(), EngineError> {
+        unreachable!("no level has tiles")
+    }
+}
