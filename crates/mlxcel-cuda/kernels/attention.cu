@@ -9,18 +9,6 @@ const u32 CHUNK = 256, WARPS = 8;
 const u32 JOINED = 256;
 const int JOINED_PARTS = 5;
 
-struct Write {
-    void* k_cache;
-    void* v_cache;
-    const void* k;
-    const void* v;
-    const void* slots;
-    i64 k_stride, v_stride;
-    u32 type, k_type, v_type, slot_type;
-    u32 k_row, v_row;
-    u64 slot_count;
-};
-
 // New keys and values to their slots: one block for each token.
 KERNEL write_cache(const __grid_constant__ Write p) {
     wait_for_previous();
@@ -32,11 +20,6 @@ KERNEL write_cache(const __grid_constant__ Write p) {
             store_main(p.v_cache, p.v_type, (u64)slot * p.v_row + i, load_main(p.v, p.type, (u64)blockIdx.x * p.v_stride + i));
     }
 }
-
-struct RopeWrite {
-    Rope q, k;
-    Write w;
-};
 
 DEVICE float rounded(u32 type, float v) {
     return type == BF16 ? to_float(from_float<bf16>(v)) : type == F16 ? to_float(from_float<f16>(v)) : v;

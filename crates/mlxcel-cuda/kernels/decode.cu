@@ -3,6 +3,7 @@
 // before. Scores come from tensor cores; values are weighted in f32. Chunks lie at fixed places of the sequence and are joined in their order, so a token's
 // result is the same alone and in company.
 #include "paged.cuh"
+#include "rope.cuh"
 
 const u32 CHUNK = 1024, WARPS = 8, HEADS = 4, ROUND = 16 * WARPS;
 
@@ -36,13 +37,55 @@ DEVICE Seen seen_by(const Paged& p, u32 t) {
     return s;
 }
 
-template <bool BRAIN, class T, int WIDTH> DEVICE void decode(const Paged& p) {
+// The rotated queries of a block, and the new key and value of its token.
+template <class T, int WIDTH> struct __align__(16) Fresh {
+    T q[HEADS][WIDTH], k[WIDTH], v[WIDTH];
+};
+
+// Rotates the queries of a block and, where `writes`, the new key, which goes to the cache with its value. What can be done
+// before the kernels before have ended is done first.
+template <class T, int WIDTH> DEVICE void refresh(const RopeWrite& p, Fresh<T, WIDTH>& fresh, u32 t, u32 head, u32 heads, u32 kv, bool writes) {
+    const Rope& r = p.q;
+    u32 per_head = WIDTH - r.half, known = threadIdx.x % per_head;
+    float position = (float)load_int(r.positions, r.position_type, t), sine = 0.f, cosine = 1.f;
+    if (known < r.half) angle(r, t, known, position, sine, cosine);
+    u64 slot = writes ? (u64)load_int(p.w.slots, p.w.slot_type, t) * p.w.k_row + kv * WIDTH : 0;
+    wait_for_previous();
+    for (u32 i = threadIdx.x; i < (heads + writes) * per_head; i += blockDim.x) {
+        u32 h = i / per_head, j = i % per_head, first, second;
+        const Rope& of = h == heads ? p.k : r;
+        const T* x = (const T*)of.x + (u64)t * of.token_stride + (h == heads ? kv : head + h) * WIDTH;
+        T* to = h == heads ? fresh.k : fresh.q[h];
+        if (j < r.half) {
+            if (j != known) angle(r, t, j, position, sine, cosine), known = j;
+            first = r.interleaved ? 2 * j : j, second = r.interleaved ? 2 * j + 1 : j + r.half;
+            float u = to_float(x[first]), v = to_float(x[second]);
+            to[first] = from_float<T>(u * cosine - v * sine), to[second] = from_float<T>(v * cosine + u * sine);
+        } else {
+            first = second = j + r.half;
+            to[first] = x[first];
+        }
+        if (h == heads) ((T*)p.w.k_cache)[slot + first] = to[first], ((T*)p.w.k_cache)[slot + second] = to[second];
+    }
+    if (writes && threadIdx.x < WIDTH / 8) {
+        uint4 eight = *(const uint4*)((const T*)p.w.v + (u64)t * p.w.v_stride + kv * WIDTH + threadIdx.x * 8);
+        ((uint4*)fresh.v)[threadIdx.x] = eight;
+        *(uint4*)((T*)p.w.v_cache + slot + threadIdx.x * 8) = eight;
+    }
+    __syncthreads();
+}
+
+// With `FUSED`, every sequence has one token, whose queries and key are still to be rotated and whose key and value are still
+// to be written; `r` says how. What the cache has already is then on its way before the kernels before have ended.
+template <bool BRAIN, class T, int WIDTH, bool FUSED> DEVICE void decode(const Paged& p, const RopeWrite* r) {
     const int PIECES = WIDTH / 32, LANES = WIDTH / 8, AT_ONCE = 32 / LANES, LOADS = 16 / AT_ONCE;
     // For each warp 16 keys and 16 values; later what each warp gives.
     extern __shared__ __align__(128) u8 memory[];
     __shared__ __align__(16) float weights[WARPS][16][HEADS];
     __shared__ __align__(16) float factors[WARPS][HEADS];
     __shared__ float warp_m[WARPS][HEADS], warp_l[WARPS][HEADS];
+    __shared__ Fresh<T, FUSED ? WIDTH : 8> fresh_room;
+    Fresh<T, WIDTH>* fresh = (Fresh<T, WIDTH>*)&fresh_room;
     float(*warp_values)[HEADS][WIDTH] = (float(*)[HEADS][WIDTH])memory;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, part = lane % 4, t = blockIdx.x;
     u32 group = p.heads / p.kv_heads, sets = (group + HEADS - 1) / HEADS;
@@ -61,8 +104,13 @@ template <bool BRAIN, class T, int WIDTH> DEVICE void decode(const Paged& p) {
         return (u32)((load_int(p.table, p.table_type, (u64)see.seq * p.pages + key / p.block) * p.block + key % p.block) * p.kv_heads + kv);
     };
     u32 rows = mine ? look_up(0) : 0, ahead = mine ? look_up(1) : 0;
-    if (p.early) wait_for_previous();
+    bool writes = false;
+    if (FUSED) {
+        i64 slot = load_int(r->w.slots, r->w.slot_type, t);
+        writes = slot >= 0 && (u64)slot < r->w.slot_count && (see.there ? chunk == see.last / CHUNK : blockIdx.z == 0);
+    } else if (p.early) wait_for_previous();
     if (!mine) {
+        if (FUSED) refresh(*r, fresh[0], t, head, heads, kv, writes);
         // A token that sees nothing.
         if (!p.partial)
             for (u32 i = threadIdx.x; i < heads * WIDTH; i += blockDim.x) ((T*)p.out)[((u64)t * p.heads + head) * WIDTH + i] = from_float<T>(0.f);
@@ -85,15 +133,27 @@ template <bool BRAIN, class T, int WIDTH> DEVICE void decode(const Paged& p) {
     copies_end();
     if (key0 < end) load(values_at, p.v_cache, rows, 0);
     copies_end();
+    if (FUSED) refresh(*r, fresh[0], t, head, heads, kv, writes);
+    // The new key and value of the token take the place of what the cache had there.
+    auto renew = [&](const u8* to, const T* from) {
+        u32 row = see.last - key0;
+        if (FUSED && writes && row < 16) {
+            if (lane < LANES) *(uint4*)(to + place(row, lane)) = *(const uint4*)(from + lane * 8);
+            __syncwarp();
+        }
+    };
     uint4 q[PIECES];
 #pragma unroll
-    for (int i = 0; i < PIECES; i++)
-        q[i] = g < heads ? *(const uint4*)((const T*)p.q + (u64)t * p.q_stride + (head + g) * WIDTH + 32 * i + 8 * part) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < PIECES; i++) {
+        const T* from = FUSED ? fresh[0].q[g % HEADS] : (const T*)p.q + (u64)t * p.q_stride + (head + g) * WIDTH;
+        q[i] = g < heads ? *(const uint4*)(from + 32 * i + 8 * part) : make_uint4(0, 0, 0, 0);
+    }
     float m[2] = {-INF, -INF}, l[2] = {0.f, 0.f}, out[HEADS][8] = {};
     for (u32 round = 0; key0 < end; round++, key0 += ROUND) {
         bool more = key0 + ROUND < end, odd = round % 2;
         copies_wait();
         __syncwarp();
+        renew(keys, fresh[0].k);
         float s[4] = {};
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
@@ -128,6 +188,7 @@ template <bool BRAIN, class T, int WIDTH> DEVICE void decode(const Paged& p) {
         }
         copies_wait();
         __syncwarp();
+        renew(values, fresh[0].v);
         float4 f = *(const float4*)factors[warp];
 #pragma unroll
         for (int e = 0; e < 8; e++) out[0][e] *= f.x, out[1][e] *= f.y, out[2][e] *= f.z, out[3][e] *= f.w;
@@ -224,8 +285,14 @@ template <class T, int WIDTH> DEVICE void join(const Paged& p) {
     ((T*)p.out)[((u64)t * p.heads + head) * WIDTH + e] = from_float<T>(sum == 0.f ? 0.f : v / sum);
 }
 
+struct Turned {
+    Paged p;
+    RopeWrite r;
+};
+
 #define DECODE(name, BRAIN, T, WIDTH) \
-    extern "C" __global__ void __launch_bounds__(256, 3) decode_##name(const __grid_constant__ Paged p) { decode<BRAIN, T, WIDTH>(p); } \
+    extern "C" __global__ void __launch_bounds__(256, 3) decode_##name(const __grid_constant__ Paged p) { decode<BRAIN, T, WIDTH, false>(p, nullptr); } \
+    extern "C" __global__ void __launch_bounds__(256, 3) decode_turned_##name(const __grid_constant__ Turned p) { decode<BRAIN, T, WIDTH, true>(p.p, &p.r); } \
     extern "C" __global__ void __launch_bounds__(512) decode_join_##name(const __grid_constant__ Paged p) { join<T, WIDTH>(p); }
 
 DECODE(bf16_64, true, bf16, 64)

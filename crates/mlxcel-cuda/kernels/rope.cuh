@@ -36,3 +36,21 @@ DEVICE void rotated(const Rope& p, u32 t, u32 head, u32 j, float position, u32& 
     angle(p, t, j, position, sine, cosine);
     turned(p, t, head, j, sine, cosine, first, second, a, b);
 }
+
+// New keys and values, and where in the cache they go.
+struct Write {
+    void* k_cache;
+    void* v_cache;
+    const void* k;
+    const void* v;
+    const void* slots;
+    i64 k_stride, v_stride;
+    u32 type, k_type, v_type, slot_type;
+    u32 k_row, v_row;
+    u64 slot_count;
+};
+
+struct RopeWrite {
+    Rope q, k;
+    Write w;
+};

@@ -151,6 +151,11 @@ KERNEL sample(const __grid_constant__ Sample p) {
     __syncthreads();
     for (u32 w = 0; w < blockDim.x / 32; w++) mine = mine > best[w] ? mine : best[w];
     row.first = ~(u32)mine;
+    // What is not a number is the largest: nothing is drawn of such a row.
+    if (mine >> 32 == 0xffffffff) {
+        if (threadIdx.x == 0) p.out[r] = -1;
+        return;
+    }
     float temperature = p.temperature[r];
     if (temperature <= 0.f) {
         if (threadIdx.x == 0) p.out[r] = (int)row.first;

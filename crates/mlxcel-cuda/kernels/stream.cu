@@ -10,6 +10,11 @@ struct Streamed {
     Linear p;
     // Parts that the ring holds.
     u32 stages, unused;
+    // What the next product reads first, brought to the cache while this one ends.
+    struct {
+        const u8* at;
+        u64 bytes;
+    } ahead[6];
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -34,41 +39,53 @@ struct NormWeights {
     }
 };
 
-// Rows of `x` in shared memory, normed if asked: by 256 threads, in the order in which the norm's own kernel sums. All of a
-// row is on its way at once.
-template <class T, class Part> DEVICE void stage_rows(const Linear& p, const u16* x, u32 count, T* rows, float* sums, const NormWeights& weights) {
-    const u32 AT_ONCE = 8;
-    __shared__ float shared[32];
+// Rows of `x` in shared memory, normed if asked: by 256 threads, in the order in which the norm's own kernel sums. `PIECES`
+// are on their way at once; rows that are normed have no more.
+template <u32 PIECES, class T, class Part> DEVICE void stage_normed(const Linear& p, const u16* x, u32 count, T* rows, float* sums, const NormWeights& weights) {
+    __shared__ float shared[8];
+    u32 own = threadIdx.x * 8, end = threadIdx.x < 256 ? p.k : 0;
+    for (u32 t = 0; t < count; t++) {
+        uint4 v[PIECES];
+#pragma unroll
+        for (u32 j = 0; j < PIECES; j++) v[j] = own + j * 2048 < end ? *(const uint4*)(x + t * p.x_stride + own + j * 2048) : make_uint4(0, 0, 0, 0);
+        float squares = 0.f;
+#pragma unroll
+        for (u32 j = 0; j < PIECES; j++) squares = add_squares<T>(v[j], squares);
+        squares = warp_sum(squares);
+        if (t) together<Part::WARPS>();
+        if (threadIdx.x % 32 == 0 && threadIdx.x < 256) shared[threadIdx.x / 32] = squares;
+        together<Part::WARPS>();
+        squares = warp_sum(threadIdx.x % 32 < 8 ? shared[threadIdx.x % 32] : 0.f);
+        float scale = 1.f / sqrtf(squares / (float)p.k + p.eps);
+#pragma unroll
+        for (u32 j = 0; j < PIECES; j++) {
+            if (own + j * 2048 >= end) break;
+            bool early = weights.is_early && j < EARLY;
+            v[j] = early ? normed<T>(v[j], scale, &weights.v[j < EARLY ? j : 0], BF16, 0) : normed<T>(v[j], scale, p.norm, p.norm_type, own + j * 2048);
+            Part::template put<T>(rows + t * (p.k + 32), own + j * 2048, v[j], sums, t);
+        }
+    }
+    together<Part::WARPS>();
+}
+// The same for rows that stay as they are: by all threads.
+template <class T, class Part> DEVICE void stage_plain(const Linear& p, const u16* x, u32 count, T* rows, float* sums) {
+    const u32 PIECES = 8, STEP = Part::WARPS * 256;
     for (u32 t = 0; t < count; t++)
-        // Rows that are normed are no longer than what is taken at once.
-        for (u32 begin = 0; begin < p.k; begin += AT_ONCE * 2048) {
-            u32 own = begin + threadIdx.x * 8, end = threadIdx.x < 256 ? p.k : 0;
-            uint4 v[AT_ONCE];
+        for (u32 own = threadIdx.x * 8; own < p.k; own += PIECES * STEP) {
+            uint4 v[PIECES];
 #pragma unroll
-            for (u32 j = 0; j < AT_ONCE; j++) v[j] = own + j * 2048 < end ? *(const uint4*)(x + t * p.x_stride + own + j * 2048) : make_uint4(0, 0, 0, 0);
-            if (p.norm) {
-                float squares = 0.f;
+            for (u32 j = 0; j < PIECES; j++)
+                if (own + j * STEP < p.k) v[j] = *(const uint4*)(x + t * p.x_stride + own + j * STEP);
 #pragma unroll
-                for (u32 j = 0; j < AT_ONCE; j++)
-                    if (own + j * 2048 < end) squares = add_squares<T>(v[j], squares);
-                squares = warp_sum(squares);
-                together<Part::WARPS>();
-                if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = squares;
-                together<Part::WARPS>();
-                squares = warp_sum(threadIdx.x % 32 < 8 ? shared[threadIdx.x % 32] : 0.f);
-                float scale = 1.f / sqrtf(squares / (float)p.k + p.eps);
-#pragma unroll
-                for (u32 j = 0; j < AT_ONCE; j++) {
-                    if (own + j * 2048 >= end) break;
-                    bool early = weights.is_early && j < EARLY;
-                    v[j] = early ? normed<T>(v[j], scale, &weights.v[j < EARLY ? j : 0], BF16, 0) : normed<T>(v[j], scale, p.norm, p.norm_type, own + j * 2048);
-                }
-            }
-#pragma unroll
-            for (u32 j = 0; j < AT_ONCE; j++)
-                if (own + j * 2048 < end) Part::template put<T>(rows + t * (p.k + 32), own + j * 2048, v[j], sums, t);
+            for (u32 j = 0; j < PIECES; j++)
+                if (own + j * STEP < p.k) Part::template put<T>(rows + t * (p.k + 32), own + j * STEP, v[j], sums, t);
         }
     together<Part::WARPS>();
+}
+template <class T, class Part> DEVICE void stage_rows(const Linear& p, const u16* x, u32 count, T* rows, float* sums, const NormWeights& weights) {
+    if (!p.norm) stage_plain<T, Part>(p, x, count, rows, sums);
+    else if (p.k <= 4096) stage_normed<2, T, Part>(p, x, count, rows, sums, weights);
+    else stage_normed<8, T, Part>(p, x, count, rows, sums, weights);
 }
 
 // Where piece `piece` of 16 bytes of row `row` lies in a warp's tile of 16 rows of 128 bytes: pieces are exchanged by the
@@ -78,6 +95,9 @@ DEVICE u32 place(u32 warp, u32 row, u32 piece) { return warp * 2048 + row * 128 
 // How a weight of 16-bit numbers lies in the ring: for each warp a tile of 64 elements of each of 16 rows.
 template <class N> struct PlainPart {
     static const u32 WIDTH = 512, BYTES = 16384, SUMS = 0, WARPS = 8;
+    static const u32 UNIT = 0x3f800000;
+    // Which of eight rows the lanes with this number multiply: such that those which load at once meet in no bank.
+    DEVICE static u32 row_of(u32 g) { return g % 2 * 4 + g / 2; }
     DEVICE static void copy(u32 to, const Streamed& s, u32 row, u32 round, u32 barrier) { copy_tile(to, &s.codes, 0, row, round * 8, barrier); }
     template <class T> DEVICE static void put(T* row, u32 i, uint4 v, float*, u32) { *(uint4*)(row + i) = v; }
     template <int TILES> struct Held {
@@ -85,9 +105,9 @@ template <class N> struct PlainPart {
         uint4 low[2], high[2], b[TILES][2];
         DEVICE Held(const u8* memory, const u16*, u64, u32, u32 warp, u32 lane, const float*) {
             g = lane / 4, lane4 = lane % 4, first = warp * 64;
-            ring = memory;
+            ring = memory - shared_address(memory);
 #pragma unroll
-            for (int i = 0; i < 2; i++) tile[i] = place(warp, g, 4 * i + lane4) - shared_address(memory);
+            for (int i = 0; i < 2; i++) tile[i] = place(warp, row_of(g), 4 * i + lane4);
         }
         const u8* ring;
         // Rows that are not there are the last one again: their columns go nowhere.
@@ -123,9 +143,6 @@ template <class N> struct PlainPart {
 template <int COUNT> struct __align__(4 * COUNT) Words {
     u32 v[COUNT];
 };
-template <int COUNT> struct __align__(2 * COUNT) Halves {
-    u16 v[COUNT];
-};
 
 // A number that the compiler has to keep in a register.
 DEVICE u32 kept(u32 v) {
@@ -137,9 +154,6 @@ DEVICE u32 kept(u32 v) {
 DEVICE void load_shared(u32 (&v)[1], u32 at) { asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v[0]) : "r"(at)); }
 DEVICE void load_shared(u32 (&v)[2], u32 at) { asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at)); }
 DEVICE void load_shared(u32 (&v)[4], u32 at) { asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at)); }
-DEVICE void load_shared(u16 (&v)[1], u32 at) { asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v[0]) : "r"(at)); }
-DEVICE void load_shared(u16 (&v)[2], u32 at) { asm volatile("ld.shared.v2.u16 {%0,%1}, [%2];" : "=h"(v[0]), "=h"(v[1]) : "r"(at)); }
-DEVICE void load_shared(u16 (&v)[4], u32 at) { asm volatile("ld.shared.v4.u16 {%0,%1,%2,%3}, [%4];" : "=h"(v[0]), "=h"(v[1]), "=h"(v[2]), "=h"(v[3]) : "r"(at)); }
 
 // Free to be moved among others, unlike those of the formats.
 DEVICE void multiply_add(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -152,11 +166,14 @@ DEVICE void multiply(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
 }
 
-// Four bits with a bf16 scale and bias for each GROUP elements: for each two warps a tile of 256 elements of each of 16 rows.
-// Codes are multiplied as 128 + code, which 16-bit numbers hold exactly; what that adds goes out with the bias, by the sums
-// of `x` over each group.
+// Four bits with a bf16 scale and bias for each GROUP elements: for each warp a tile of 256 elements of each of 16 rows.
+// The bits of a code as they lie in the lower half of a 16-bit number are the number code * 2^-133, or 2^-129 if they lie
+// four bits higher, since the smallest numbers are evenly spaced. Elements of `x` are staged times 2^64 or 2^60 to match, and
+// sums are 2^-69 of what they stand for until the end.
 template <int GROUP> struct Affine4Part {
-    static const u32 WIDTH = 2048, SCALES = WIDTH / GROUP * 2, BYTES = 16384 + 32 * SCALES, SUMS = GROUP, WARPS = 16;
+    static const u32 WIDTH = 2048, SCALES = WIDTH / GROUP * 2, BYTES = 16384 + 32 * SCALES, SUMS = GROUP, WARPS = 8, PER_WARP = WIDTH / WARPS;
+    static const u32 UNIT = (127 + 69) << 23;
+    DEVICE static u32 row_of(u32 g) { return GROUP == 128 ? g % 2 * 4 + g / 2 : g % 4 * 2 + g / 4; }
     DEVICE static void copy(u32 to, const Streamed& s, u32 row, u32 round, u32 barrier) {
         copy_tile(to, &s.codes, 0, row, round * 8, barrier);
         copy_tile(to + 16384, &s.scales, round * (WIDTH / GROUP), row, barrier);
@@ -166,33 +183,39 @@ template <int GROUP> struct Affine4Part {
     template <class T> DEVICE static void put(T* row, u32 i, uint4 v, float* sums, u32 t) {
         const T* each = (const T*)&v;
         float sum = 0.f;
+        u32 words[4];
 #pragma unroll
-        for (int e = 0; e < 8; e++) sum += to_float(each[e]);
-        *(uint4*)(row + i) = make_uint4(low_halves(v.x, v.z), high_halves(v.x, v.z), low_halves(v.y, v.w), high_halves(v.y, v.w));
+        for (int e = 0; e < 4; e++) {
+            float low = to_float(each[e]), high = to_float(each[e + 4]), scale = e % 2 ? 0x1p60f : 0x1p64f;
+            sum += low, sum += high;
+            words[e] = pack_bf16(low * scale, high * scale);
+        }
+        *(uint4*)(row + i) = make_uint4(words[0], words[1], words[2], words[3]);
 #pragma unroll
         for (int o = 1; o < GROUP / 8; o *= 2) sum += __shfl_xor_sync(0xffffffff, sum, o);
-        if (i % GROUP == 0) sums[i / GROUP * 8 + t] = sum;
+        if (i % GROUP == 0) sums[i / GROUP * 8 + t] = sum * 0x1p-69f;
     }
     template <int TILES> struct Held {
-        static const int GROUPS = 128 / GROUP, WORDS = GROUP / 32;
-        // Where this lane finds its words, scales, rows and sums, in shared memory, and what makes a number of a code; all of
-        // it kept, since computing it again takes longer than the work itself.
-        u32 words[GROUPS], scales, row, totals, magic;
+        static const int GROUPS = PER_WARP / GROUP, WORDS = GROUP / 32;
+        // Where this lane finds its words, scales, rows and sums, in shared memory; all of it kept, since computing it again
+        // takes longer than the work itself.
+        u32 words[GROUPS], scales, row, totals;
         Words<WORDS> low[GROUPS], high[GROUPS];
-        Halves<GROUPS> scale[2], bias[2];
+        Words<GROUPS / 2> scale[2], bias[2];
         DEVICE Held(const u8*, const u16* x, u64 stride, u32 count, u32 warp, u32 lane, const float* sums) {
-            u32 g = lane / 4, lane4 = lane % 4;
+            u32 g = lane / 4, lane4 = lane % 4, r = row_of(g);
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) {
                 // The words of a group that this lane takes lie in one piece of 16 bytes.
-                u32 byte = warp % 2 * 64 + i * (GROUP / 2) + lane4 * (4 * WORDS);
-                words[i] = kept(place(warp / 2, g, byte / 16) + byte % 16);
+                u32 byte = i * (GROUP / 2) + lane4 * (4 * WORDS);
+                words[i] = kept(place(warp, r, byte / 16) + byte % 16);
             }
-            scales = kept(16384 + g * SCALES + warp * GROUPS * 2);
+            // Rows of scales have their pieces exchanged too, by the number of the 128 bytes they lie in.
+            u32 piece = warp * GROUPS * 2, turned = piece ^ (r * SCALES / 128 % (SCALES / 16)) * 16;
+            scales = kept(16384 + r * SCALES + turned);
             // Rows that are not there are the last one again: their columns go nowhere.
-            row = kept(shared_address(x) + (u32)(min(g, count - 1) * stride + warp * 128 + lane4 * (WORDS * 8)) * 2);
+            row = kept(shared_address(x) + (u32)(min(g, count - 1) * stride + warp * PER_WARP + lane4 * (WORDS * 8)) * 2);
             totals = kept(shared_address(sums) + (warp * GROUPS * 8 + lane4 * 2) * 4);
-            magic = kept(0x43004300);
         }
         DEVICE void load_rows(const u16*, u64, u32, u32) {}
         DEVICE void load(u32 part) {
@@ -201,23 +224,20 @@ template <int GROUP> struct Affine4Part {
 #pragma unroll
             for (int r = 0; r < 2; r++) load_shared(scale[r].v, part + scales + 8 * r * SCALES), load_shared(bias[r].v, part + scales + (16 + 8 * r) * SCALES);
         }
-        // Two codes of a word under the exponent of 128, in one instruction.
-        DEVICE u32 number(u32 word) const {
-            u32 r;
-            asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(r) : "r"(word), "r"(magic));
-            return r;
-        }
+        // Number `i` of pairs of bf16.
+        DEVICE static float half(const Words<GROUPS / 2>& v, int i) { return __uint_as_float(i % 2 ? v.v[i / 2] & 0xffff0000 : v.v[i / 2] << 16); }
         DEVICE void multiply(float (*sum)[4], u32 round) const {
             float part[GROUPS][4];
 #pragma unroll
             for (int j = 0; j < WORDS; j++)
 #pragma unroll
                 for (int i = 0; i < GROUPS; i++) {
-                    u32 b[4], l = low[i].v[j], h = high[i].v[j];
+                    const u32 LOW = 0x000f000f, HIGH = 0x00f000f0;
+                    u32 b[4], l = low[i].v[j], h = high[i].v[j], l8 = l >> 8, h8 = h >> 8;
                     load_shared(b, row + round * (WIDTH * 2) + (i * GROUP + j * 8) * 2);
-                    if (j == 0) ::multiply(part[i], number(l), number(h), number(l >> 4), number(h >> 4), b[0], b[1]);
-                    else multiply_add(part[i], number(l), number(h), number(l >> 4), number(h >> 4), b[0], b[1]);
-                    multiply_add(part[i], number(l >> 8), number(h >> 8), number(l >> 12), number(h >> 12), b[2], b[3]);
+                    if (j == 0) ::multiply(part[i], l & LOW, h & LOW, l & HIGH, h & HIGH, b[0], b[1]);
+                    else multiply_add(part[i], l & LOW, h & LOW, l & HIGH, h & HIGH, b[0], b[1]);
+                    multiply_add(part[i], l8 & LOW, h8 & LOW, l8 & HIGH, h8 & HIGH, b[2], b[3]);
                 }
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) {
@@ -226,14 +246,22 @@ template <int GROUP> struct Affine4Part {
                 float first = __uint_as_float(total[0]), second = __uint_as_float(total[1]);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    float s = __uint_as_float((u32)scale[r].v[i] << 16), less = fmaf(-128.f, s, __uint_as_float((u32)bias[r].v[i] << 16));
-                    sum[0][2 * r] = fmaf(s, part[i][2 * r], fmaf(less, first, sum[0][2 * r]));
-                    sum[0][2 * r + 1] = fmaf(s, part[i][2 * r + 1], fmaf(less, second, sum[0][2 * r + 1]));
+                    float s = half(scale[r], i), b = half(bias[r], i);
+                    sum[0][2 * r] = fmaf(s, part[i][2 * r], fmaf(b, first, sum[0][2 * r]));
+                    sum[0][2 * r + 1] = fmaf(s, part[i][2 * r + 1], fmaf(b, second, sum[0][2 * r + 1]));
                 }
             }
         }
     };
 };
+
+// Brings a share of what the next product reads first to the cache.
+DEVICE void bring_ahead(const Streamed& s) {
+    const u32 PIECE = 4096;
+    for (int i = 0; i < 6; i++)
+        for (u64 at = blockIdx.x * PIECE; at < s.ahead[i].bytes; at += gridDim.x * PIECE)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(s.ahead[i].at + at), "r"((u32)min((u64)PIECE, s.ahead[i].bytes - at)) : "memory");
+}
 
 template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product(const Streamed& s) {
     typedef typename N::T T;
@@ -248,11 +276,13 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
     u64 tiles = (p.n + 15) / 16;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < s.stages; i++) barrier_init(shared_address(&arrived[i]), 1), barrier_init(shared_address(&taken[i]), WARPS);
-        for (u32 i = 0; i < 2; i++) barrier_init(shared_address(&given[i]), WARPS), barrier_init(shared_address(&added[i]), 1);
+        for (u32 i = 0; i < 2; i++) barrier_init(shared_address(&given[i]), WARPS * 32), barrier_init(shared_address(&added[i]), 32);
         barriers_made();
     }
     let_next_start();
     __syncthreads();
+    // Warps that only take registers, so that no two blocks of a kernel meet.
+    if (warp > WARPS + 1) return;
     if (warp == WARPS) {
         if (lane) return;
         u32 stage = 0, parity = 1;
@@ -265,6 +295,7 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
                     Part::copy(base + stage * Part::BYTES, s, set * p.n + (u32)tile * 16, round, barrier);
                     if (++stage == s.stages) stage = 0, parity ^= 1;
                 }
+        if (blockIdx.y == 0) bring_ahead(s);
         return;
     }
     u64 first = (u64)blockIdx.y * (8 * TILES);
@@ -295,7 +326,7 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
                     v[set] = 0.f;
 #pragma unroll
                     for (u32 w = 0; w < WARPS; w++) v[set] += partial[(((turn * WARPS + w) * SETS + set) * count + column) * 16 + lane % 16];
-                    v[set] = to_float(from_float<T>(v[set]));
+                    v[set] = to_float(from_float<T>(v[set] * __uint_as_float(Part::UNIT)));
                     if (p.bias) v[set] = to_float(from_float<T>(v[set] + to_float(from_float<T>(load_main(p.bias, p.bias_type, n + set * p.n)))));
                 }
                 float y = v[0];
@@ -303,8 +334,7 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
                 if (p.residual) y = to_float(from_float<T>(y)) + residual[j];
                 ((T*)p.y)[(first + column) * p.y_stride + n] = from_float<T>(y);
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared_address(&added[turn]));
+            barrier_arrive(shared_address(&added[turn]));
             turn ^= 1;
             if (!turn) parity ^= 1;
         }
@@ -321,7 +351,7 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
         x = (const u16*)rows, x_stride = p.k + 32;
     }
     typename Part::template Held<TILES> held(memory, Part::SUMS ? (const u16*)rows : x, x_stride, count, warp, lane, sums);
-    u32 stage = 0, parity = 0, turn = 0, free = 1;
+    u32 stage = 0, parity = 0, turn = 0, free = 1, come = kept(shared_address(arrived)), gone = kept(shared_address(taken));
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sum[SETS][TILES][4] = {};
 #pragma unroll
@@ -329,10 +359,10 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
             for (u32 round = 0; round < rounds; round++) {
                 bool mine = round * Part::WIDTH + warp * PER_WARP < p.k;
                 if (mine) held.load_rows(x, x_stride, round, count);
-                barrier_wait(shared_address(&arrived[stage]), parity);
+                barrier_wait(come + stage * 8, parity);
                 if (mine) held.load(base + stage * Part::BYTES);
                 __syncwarp();
-                if (lane == 0) barrier_arrive(shared_address(&taken[stage]));
+                if (lane == 0) barrier_arrive(gone + stage * 8);
                 if (mine) held.multiply(sum[set], round);
                 if (++stage == s.stages) stage = 0, parity ^= 1;
             }
@@ -344,19 +374,22 @@ template <class N, class Part, int TILES, bool GATED> DEVICE void stream_product
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     u32 column = t * 8 + part * 2 + i % 2;
-                    if (column < count) partial[(((turn * WARPS + warp) * SETS + set) * count + column) * 16 + g + i / 2 * 8] = sum[set][t][i];
+                    if (column < count) partial[(((turn * WARPS + warp) * SETS + set) * count + column) * 16 + Part::row_of(g) + i / 2 * 8] = sum[set][t][i];
                 }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&given[turn]));
+        barrier_arrive(shared_address(&given[turn]));
         turn ^= 1;
         if (!turn) free ^= 1;
     }
 }
 #define STREAM(name, N, TILES, GATED, ...) \
     extern "C" __global__ void __launch_bounds__(64 + 32 * __VA_ARGS__::WARPS, 1) stream_##name(const __grid_constant__ Streamed p) { stream_product<N, __VA_ARGS__, TILES, GATED>(p); }
+// Few enough registers that a block with more than half of them has another one beside it.
+#define STREAM_BESIDE(name, N, TILES, GATED, ...) \
+    extern "C" __global__ void __maxnreg__(96) stream_##name(const __grid_constant__ Streamed p) { stream_product<N, __VA_ARGS__, TILES, GATED>(p); }
 #else
 #define STREAM(name, N, TILES, GATED, ...) \
     extern "C" __global__ void stream_##name(const __grid_constant__ Streamed p) {}
+#define STREAM_BESIDE STREAM
 #endif
 
 STREAM(bf16_8, B16, 1, false, PlainPart<B16>)
@@ -364,9 +397,9 @@ STREAM(bf16_16, B16, 2, false, PlainPart<B16>)
 STREAM(bf16_gated_8, B16, 1, true, PlainPart<B16>)
 STREAM(f16_8, H16, 1, false, PlainPart<H16>)
 STREAM(f16_16, H16, 2, false, PlainPart<H16>)
-STREAM(bf16_affine4_32_8, B16, 1, false, Affine4Part<32>)
-STREAM(bf16_affine4_64_8, B16, 1, false, Affine4Part<64>)
-STREAM(bf16_affine4_128_8, B16, 1, false, Affine4Part<128>)
-STREAM(bf16_affine4_32_gated_8, B16, 1, true, Affine4Part<32>)
-STREAM(bf16_affine4_64_gated_8, B16, 1, true, Affine4Part<64>)
-STREAM(bf16_affine4_128_gated_8, B16, 1, true, Affine4Part<128>)
+STREAM_BESIDE(bf16_affine4_32_8, B16, 1, false, Affine4Part<32>)
+STREAM_BESIDE(bf16_affine4_64_8, B16, 1, false, Affine4Part<64>)
+STREAM_BESIDE(bf16_affine4_128_8, B16, 1, false, Affine4Part<128>)
+STREAM_BESIDE(bf16_affine4_32_gated_8, B16, 1, true, Affine4Part<32>)
+STREAM_BESIDE(bf16_affine4_64_gated_8, B16, 1, true, Affine4Part<64>)
+STREAM_BESIDE(bf16_affine4_128_gated_8, B16, 1, true, Affine4Part<128>)

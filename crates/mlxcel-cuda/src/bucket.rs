@@ -1,6 +1,5 @@
-//! Sizes that steps are laid out for. A step of a model that gives each sequence one token is padded to the next of a few
-//! sizes, and every block table to a power of two, so that the same row of kernels serves many steps. Graphs that are no
-//! model's step are never padded.
+//! Sizes that steps are laid out for. A step of a model is padded to the next of a few sizes, and every block table to a power
+//! of two, so that the same row of kernels serves many steps. Graphs that are no model's step are never padded.
 
 use mlxcel_ir::{Bindings, DType, Graph, HostTensor, Op, Type, Value};
 
@@ -53,6 +52,17 @@ pub(crate) fn bucketed(exact: &Bindings) -> Bindings {
                 *size = ceiling(tokens);
             }
         }
+    } else if tokens > 0 && of("rows").is_some() {
+        // Prompts, alone or among single tokens: there are many mixtures, and each is used once.
+        sizes.insert(
+            "tokens".to_string(),
+            if tokens <= 64 { ceiling(tokens) } else { tokens.next_multiple_of(64) },
+        );
+        for name in ["sequences", "rows"] {
+            if let Some(size) = sizes.get_mut(name).filter(|size| **size > 0) {
+                *size = size.next_power_of_two();
+            }
+        }
     }
     sizes
 }
@@ -96,12 +106,18 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_one_token_each_share_sizes_and_prompts_keep_theirs() {
+    fn steps_of_one_token_each_share_sizes_and_so_do_prompts() {
         let decode = sizes(&[("tokens", 13), ("sequences", 13), ("rows", 13), ("pages", 5)]);
         let expected = sizes(&[("tokens", 16), ("sequences", 16), ("rows", 16), ("pages", 8)]);
         assert_eq!(bucketed(&decode), expected);
         let prompt = sizes(&[("tokens", 13), ("sequences", 1), ("rows", 1), ("pages", 1)]);
-        assert_eq!(bucketed(&prompt)["tokens"], 13);
+        let expected = sizes(&[("tokens", 16), ("sequences", 1), ("rows", 1), ("pages", 4)]);
+        assert_eq!(bucketed(&prompt), expected);
+        let mixed = sizes(&[("tokens", 500), ("sequences", 130), ("rows", 129), ("pages", 9)]);
+        let expected = sizes(&[("tokens", 512), ("sequences", 256), ("rows", 256), ("pages", 16)]);
+        assert_eq!(bucketed(&mixed), expected);
+        let embedding = sizes(&[("tokens", 13), ("sequences", 1)]);
+        assert_eq!(bucketed(&embedding), embedding);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! An open device: its driver, context, stream, kernels and the memory it may use.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::driver::{Attribute, Driver, Handle, c_name};
 use crate::error::{CudaError, Result};
 use crate::images;
+use crate::nccl::Exchange;
 
 /// What a device is, as the driver tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) struct Context {
     /// Bytes that the engine may take, and those it has.
     pub(crate) limit: u64,
     pub(crate) used: AtomicU64,
+    /// How tensors are exchanged with the other members of a group, once one was joined.
+    pub(crate) exchange: OnceLock<Arc<dyn Exchange>>,
 }
 
 /// What is left to the driver and to others unless a limit is given.
@@ -86,6 +88,7 @@ impl Context {
             functions: Mutex::default(),
             limit: limit.unwrap_or(free.saturating_sub(HEADROOM)),
             used: AtomicU64::new(0),
+            exchange: OnceLock::new(),
         };
         opened.stream = opened.driver.create_stream()?;
         for mut image in images {

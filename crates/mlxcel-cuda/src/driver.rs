@@ -42,7 +42,7 @@ pub(crate) struct Tiles {
     /// Bytes from one to the next of the second axis and the third.
     pub(crate) strides: [u64; 2],
     pub(crate) tile: [u32; 3],
-    /// Whether pieces of 16 bytes are exchanged by the row's number, which needs rows of 128.
+    /// Whether pieces of 16 bytes are exchanged by the number of the 128 bytes they lie in; rows of 32, 64 or 128 bytes.
     pub(crate) is_swizzled: bool,
 }
 
@@ -85,6 +85,8 @@ pub(crate) trait Driver: Send + Sync {
     /// Asks for as much shared memory as there is beside a kernel, so that kernels which do not fit the same division of
     /// a multiprocessor's memory need not wait for each other.
     fn prefer_shared(&self, function: Handle) -> Result<()>;
+    /// Registers that a thread of a kernel takes.
+    fn registers(&self, function: Handle) -> Result<u32>;
     fn describe(&self, at: Address, tiles: &Tiles) -> Result<Described>;
     /// Starts a kernel with these arguments, each the bytes of one parameter.
     fn launch(&self, function: Handle, shape: Shape, arguments: &[&[u8]], stream: Handle) -> Result<()>;
@@ -95,10 +97,7 @@ pub(crate) trait Driver: Send + Sync {
     fn destroy_graph(&self, graph: Handle) -> Result<()>;
 }
 
-#[cfg(windows)]
-const LIBRARY: &str = "nvcuda.dll";
-#[cfg(not(windows))]
-const LIBRARY: &str = "libcuda.so.1";
+const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 #[repr(C)]
 struct LaunchAttribute {
@@ -121,6 +120,9 @@ struct LaunchConfig {
 #[repr(C, align(64))]
 struct Aligned(Described);
 
+/// The kernels are made by NVRTC 13, whose cubins and PTX drivers of earlier versions do not load.
+const OLDEST: i32 = 13_000;
+
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 const OVERLAPS: u32 = 6;
 
@@ -135,7 +137,7 @@ macro_rules! api {
                     let symbol = concat!($symbol, "\0");
                     // SAFETY: the signature is the one that NVIDIA documents for this symbol.
                     let found = unsafe { library.get(symbol.as_bytes()) };
-                    *found.map_err(|_| CudaError::OldDriver { call: $symbol, version })?
+                    *found.map_err(|_| CudaError::OldDriver { version })?
                 },)* })
             }
         }
@@ -171,6 +173,7 @@ api! {
     module_unload = "cuModuleUnload" (*mut c_void);
     module_function = "cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
     function_set = "cuFuncSetAttribute" (*mut c_void, c_int, c_int);
+    function_get = "cuFuncGetAttribute" (*mut c_int, c_int, *mut c_void);
     launch = "cuLaunchKernelEx" (*const LaunchConfig, *mut c_void, *mut *mut c_void, *mut *mut c_void);
     describe = "cuTensorMapEncodeTiled"
         (*mut Aligned, c_int, c_uint, u64, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int);
@@ -201,18 +204,21 @@ impl Loaded {
         // SAFETY: loading the driver runs its initialisers, which NVIDIA answers for.
         let library = unsafe { libloading::Library::new(name) };
         let library = library.map_err(|e| CudaError::NoDriver { library: name, reason: reason(&e) })?;
-        let missing = |call| CudaError::OldDriver { call, version: 0 };
         // SAFETY: the signatures are documented.
         let (init, version) = unsafe {
             let init = library.get::<unsafe extern "C" fn(c_uint) -> c_int>(b"cuInit\0");
             let version = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0");
-            (*init.map_err(|_| missing("cuInit"))?, *version.map_err(|_| missing("cuDriverGetVersion"))?)
+            let missing = |_| CudaError::OldDriver { version: 0 };
+            (*init.map_err(missing)?, *version.map_err(missing)?)
         };
         let mut number = 0;
         // SAFETY: the pointer is valid for the call.
         let code = unsafe { version(&mut number) };
         if code != 0 {
             return Err(CudaError::Call { call: "cuDriverGetVersion", code, name: String::new() });
+        }
+        if number < OLDEST {
+            return Err(CudaError::OldDriver { version: number });
         }
         let api = Api::find(&library, number)?;
         let driver = Loaded { api, version: number, _library: library };
@@ -411,6 +417,13 @@ impl Driver for Loaded {
         call!(self.function_set(pointer(function), 8, bytes as c_int))
     }
 
+    fn registers(&self, function: Handle) -> Result<u32> {
+        let mut count = 0;
+        // `CU_FUNC_ATTRIBUTE_NUM_REGS`
+        call!(self.function_get(&mut count, 4, pointer(function)))?;
+        Ok(count.max(0) as u32)
+    }
+
     fn prefer_shared(&self, function: Handle) -> Result<()> {
         // `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`, in percent.
         call!(self.function_set(pointer(function), 9, 100))
@@ -418,7 +431,12 @@ impl Driver for Loaded {
 
     fn describe(&self, at: Address, tiles: &Tiles) -> Result<Described> {
         let (mut out, ones) = (Aligned([0; 16]), [1; 3]);
-        let swizzle = if tiles.is_swizzled { 3 } else { 0 };
+        let swizzle = match (tiles.is_swizzled, 2 * tiles.tile[0]) {
+            (false, _) => 0,
+            (true, 32) => 1,
+            (true, 64) => 2,
+            (true, _) => 3,
+        };
         // 16-bit numbers without a sign, no interleaving, lines of 128 bytes, zeros beyond the edges.
         call!(self.describe(
             &mut out,

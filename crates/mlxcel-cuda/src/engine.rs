@@ -12,7 +12,7 @@ use crate::driver::{Driver, Loaded};
 use crate::error::CudaError;
 use crate::lower::decodes;
 use crate::program::CudaProgram;
-use crate::weights::{Folded, segments, upload};
+use crate::weights::{Folded, Progress, segments, upload};
 
 /// Tokens in a block of the KV cache.
 const BLOCK_SIZE: usize = 16;
@@ -27,9 +27,15 @@ pub struct CudaOptions {
 }
 
 /// Runs graphs on an NVIDIA GPU.
-#[derive(Debug)]
 pub struct CudaEngine {
-    ctx: Arc<Context>,
+    pub(crate) ctx: Arc<Context>,
+    progress: Option<Progress>,
+}
+
+impl std::fmt::Debug for CudaEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.ctx.fmt(f)
+    }
 }
 
 /// A device that the driver finds.
@@ -60,6 +66,14 @@ impl From<Facts> for Device {
     }
 }
 
+impl Device {
+    /// The device in words, by which what was measured of it is kept.
+    pub fn words(&self) -> String {
+        let gib = self.memory as f64 / (1u64 << 30) as f64;
+        format!("{}, {gib:.0} GiB, sm_{}{}", self.name, self.capability.0, self.capability.1)
+    }
+}
+
 /// Every device of this machine.
 pub fn devices() -> Result<Vec<Device>, CudaError> {
     let driver = Loaded::open()?;
@@ -73,7 +87,13 @@ impl CudaEngine {
     }
 
     pub(crate) fn with_driver(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self, CudaError> {
-        Ok(CudaEngine { ctx: Arc::new(Context::open(driver, options.device, options.memory)?) })
+        let ctx = Arc::new(Context::open(driver, options.device, options.memory)?);
+        Ok(CudaEngine { ctx, progress: None })
+    }
+
+    /// Tells how far it is while the weights of a model come to the device.
+    pub fn with_progress(self, progress: Progress) -> Self {
+        CudaEngine { progress: Some(progress), ..self }
     }
 
     pub fn device(&self) -> Device {
@@ -104,7 +124,7 @@ impl CudaEngine {
         let ends: Vec<Value> = computed.iter().map(|(_, v)| *v).collect();
         let needed = crate::weights::needed(load, &ends, |_| false);
         found.retain(|node, _| needed[*node as usize]);
-        let statics = upload(&self.ctx, load, &found, &ends)?;
+        let statics = upload(&self.ctx, load, &found, &ends, None)?;
         let mut program = CudaProgram::new(self.ctx.clone(), load.clone(), statics, &Bindings::new())?;
         let names: Vec<&str> = computed.iter().map(|(name, _)| name.as_str()).collect();
         let ticket = program.submit(&Feeds::new(), &names)?;
@@ -142,14 +162,21 @@ fn state_bytes(graph: &Graph, dims: &Bindings) -> u64 {
 
 impl Engine for CudaEngine {
     fn caps(&self) -> Caps {
-        let f = &self.ctx.facts;
-        let gib = f.memory as f64 / (1u64 << 30) as f64;
-        let device = format!("{}, {gib:.0} GiB, sm_{}{}", f.name, f.capability.0, f.capability.1);
-        Caps { name: crate::NAME, device, block_size: BLOCK_SIZE, threads: 1 }
+        Caps {
+            name: crate::NAME,
+            device: self.device().words(),
+            block_size: BLOCK_SIZE,
+            threads: 1,
+            prefers_16_bits: true,
+        }
     }
 
     fn native(&self, op: &Op, operands: &[Type]) -> bool {
         native(op, operands)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        Some(self.ctx.free())
     }
 
     fn compile(
@@ -167,7 +194,7 @@ impl Engine for CudaEngine {
         let found = segments(&graph, weights, &folded)?;
         let ends: Vec<Value> = graph.outputs().iter().chain(graph.updates()).map(|(_, v)| *v).collect();
         self.check_room(crate::weights::bytes(&graph, &found, &ends), state_bytes(&graph, dims))?;
-        let statics = upload(&self.ctx, &graph, &found, &ends)?;
+        let statics = upload(&self.ctx, &graph, &found, &ends, self.progress.as_ref())?;
         drop(found);
         let mut program = CudaProgram::new(self.ctx.clone(), graph, statics, dims)?;
         program.rehearse()?;

@@ -11,10 +11,10 @@ pub enum CudaError {
     )]
     NoDriver { library: &'static str, reason: String },
     #[error(
-        "the NVIDIA driver is too old: it has no {call} and supports CUDA {}.{}; install a driver for CUDA 12.3 or later",
+        "the NVIDIA driver is too old: it supports CUDA {}.{}; install a driver for CUDA 13.0 or later (580 and up)",
         version / 1000, version % 1000 / 10
     )]
-    OldDriver { call: &'static str, version: i32 },
+    OldDriver { version: i32 },
     #[error("the NVIDIA driver finds no device")]
     NoDevice,
     #[error("there is no CUDA device {index}: the driver finds {count}")]
@@ -25,6 +25,19 @@ pub enum CudaError {
     OldDevice { name: String, capability: (i32, i32) },
     #[error("the driver's {call} failed: {name} ({code})")]
     Call { call: &'static str, code: i32, name: String },
+    #[error(
+        "NCCL, by which GPUs share a model, is not on this machine: {library} could not be loaded ({reason}); install it \
+         (pip: nvidia-nccl-cu13, Debian: libnccl2) where the loader finds it, for example by LD_LIBRARY_PATH"
+    )]
+    NoNccl { library: &'static str, reason: String },
+    #[error("this process belongs to another group already; start it anew")]
+    OtherGroup,
+    #[error("the first member's invitation is none of NCCL's; run the same version of mlxcel on all members")]
+    BadInvitation,
+    #[error("the graph is a part of a model, and this engine has joined no group that has the others")]
+    NoGroup,
+    #[error("tensors of {dtype} cannot be exchanged between GPUs")]
+    NotExchanged { dtype: mlxcel_ir::DType },
     #[error("the kernels of this build are damaged: {reason}")]
     Kernels { reason: String },
     #[error(

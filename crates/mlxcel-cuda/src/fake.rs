@@ -162,6 +162,9 @@ impl Driver for Fake {
     fn describe(&self, _: Address, _: &Tiles) -> Result<Described> {
         self.note("describe").map(|_| [0; 16])
     }
+    fn registers(&self, _: Handle) -> Result<u32> {
+        self.note("registers").map(|_| 96)
+    }
     fn prefer_shared(&self, _: Handle) -> Result<()> {
         self.note("prefer_shared").map(drop)
     }
@@ -280,10 +283,42 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_does_not_fit_fails_alone_and_the_next_one_runs() {
+        let record = Shared::default();
+        let options = CudaOptions { memory: Some(64 << 20), ..CudaOptions::default() };
+        let engine = CudaEngine::with_driver(Box::new(Fake::new(&record)), options).unwrap();
+        let dims = Bindings::from([("slots".to_string(), 1)]);
+        let mut program = engine.compile(&layer(), &Ones, &dims).unwrap();
+        let feeds = |rows: usize| {
+            let mut feeds = Feeds::new();
+            feeds.insert("x", HostTensor::new(&[rows, 8], &vec![0.5f32; rows * 8]));
+            feeds
+        };
+        for _ in 0..2 {
+            let refused = program.submit(&feeds(4 << 20), &["y"]).unwrap_err().to_string();
+            assert!(refused.contains("the working memory of a step"), "{refused}");
+            let ticket = program.submit(&feeds(2), &["y"]).unwrap();
+            assert_eq!(program.collect(ticket).unwrap()[0].shape(), [2, 8]);
+        }
+    }
+
+    #[test]
+    fn weights_are_told_of_until_all_have_come() {
+        let record = Shared::default();
+        let told = Arc::new(Mutex::new(vec![]));
+        let hears = told.clone();
+        let engine = CudaEngine::with_driver(Box::new(Fake::new(&record)), CudaOptions::default()).unwrap();
+        let engine = engine.with_progress(Arc::new(move |sent, all| hears.lock().unwrap().push((sent, all))));
+        let dims = Bindings::from([("slots".to_string(), 1)]);
+        engine.compile(&layer(), &Ones, &dims).unwrap();
+        assert_eq!(told.lock().unwrap().last(), Some(&(256, 256)));
+    }
+
+    #[test]
     fn what_is_missing_is_said_in_full() {
         let texts = [
             CudaError::NoDriver { library: "libcuda.so.1", reason: "not found".to_string() },
-            CudaError::OldDriver { call: "cuLaunchKernelEx", version: 11040 },
+            CudaError::OldDriver { version: 12080 },
             CudaError::UnknownDevice { index: 2, count: 1 },
             CudaError::OldDevice { name: "Tesla V100".to_string(), capability: (7, 0) },
         ];
@@ -293,8 +328,7 @@ mod tests {
             [
                 "there is no NVIDIA driver on this machine: libcuda.so.1 could not be loaded (not found); install the \
                  driver, or use another engine",
-                "the NVIDIA driver is too old: it has no cuLaunchKernelEx and supports CUDA 11.4; install a driver for CUDA \
-                 12.3 or later",
+                "the NVIDIA driver is too old: it supports CUDA 12.8; install a driver for CUDA 13.0 or later (580 and up)",
                 "there is no CUDA device 2: the driver finds 1",
                 "Tesla V100 has compute capability 7.0: the engine needs 8.0 or later",
             ]

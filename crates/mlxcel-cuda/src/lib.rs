@@ -2,6 +2,7 @@
 //! is looked for when the engine is opened. Nothing here links to CUDA. Which model runs is not known here.
 
 mod bucket;
+mod calibrate;
 mod code;
 mod context;
 mod driver;
@@ -10,6 +11,7 @@ mod error;
 mod images;
 mod lower;
 mod memory;
+mod nccl;
 mod params;
 mod program;
 mod tape;
@@ -19,9 +21,11 @@ mod weights;
 #[cfg(test)]
 mod fake;
 
+pub use calibrate::Ceilings;
 pub use engine::{CudaEngine, CudaOptions, Device, devices};
 pub use error::CudaError;
 pub use images::SOURCES_DIGEST;
+pub use weights::Progress;
 
 /// The engine's name in messages.
 const NAME: &str = "cuda";

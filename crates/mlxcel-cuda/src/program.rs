@@ -345,6 +345,10 @@ impl Program for CudaProgram {
         Ok(())
     }
 
+    fn draws_no_nan(&self) -> bool {
+        true
+    }
+
     fn working_bytes(&mut self, outputs: &[&str], sizes: &Bindings) -> Result<Option<u64>> {
         let wanted = self.wanted(outputs)?;
         self.ctx.enter()?;

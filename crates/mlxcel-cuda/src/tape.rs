@@ -1,8 +1,11 @@
 //! A step as the device runs it: a row of kernels and copies with every address in place. Made from steps that name
 //! roots; laying the roots out in one arena is done here, by when they are used first and last.
 
+use mlxcel_ir::DType;
+
 use crate::driver::{Address, Driver, Handle, Shape};
-use crate::error::Result;
+use crate::error::{CudaError, Result};
+use crate::nccl::Kind;
 use crate::params::Params;
 use crate::view::RootId;
 
@@ -40,6 +43,13 @@ pub(crate) enum Step {
         from: (RootId, u64),
         bytes: u64,
     },
+    /// All members of the group have this step.
+    Exchange {
+        kind: Kind,
+        to: (RootId, u64),
+        from: (RootId, u64),
+        numbers: (usize, DType),
+    },
     /// Goes on at the step of this number unless the byte there is set.
     Test {
         flag: (RootId, u64),
@@ -54,7 +64,7 @@ impl Step {
     fn roots(&self) -> Vec<RootId> {
         match self {
             Step::Launch { params, .. } => params.patches.iter().map(|p| p.root).collect(),
-            Step::Copy { to, from, .. } => vec![to.0, from.0],
+            Step::Copy { to, from, .. } | Step::Exchange { to, from, .. } => vec![to.0, from.0],
             Step::Test { flag, .. } => vec![flag.0],
             Step::Jump { .. } => vec![],
         }
@@ -186,6 +196,7 @@ pub(crate) struct Tape {
 pub(crate) enum Ready {
     Launch { function: Handle, shape: Shape, params: Params },
     Copy { to: Address, from: Address, bytes: u64 },
+    Exchange { kind: Kind, to: Address, from: Address, numbers: (usize, DType) },
     Test { flag: Address, otherwise: usize },
     Jump { to: usize },
 }
@@ -217,6 +228,9 @@ pub(crate) fn resolve(
                 Ready::Launch { function, shape, params }
             }
             Step::Copy { to, from, bytes } => Ready::Copy { to: address(to), from: address(from), bytes },
+            Step::Exchange { kind, to, from, numbers } => {
+                Ready::Exchange { kind, to: address(to), from: address(from), numbers }
+            }
             Step::Test { flag, otherwise } => {
                 tape.branches = true;
                 Ready::Test { flag: address(flag), otherwise }
@@ -253,6 +267,10 @@ impl Tape {
                     }
                 }
                 Ready::Copy { to, from, bytes } => driver.copy(*to, *from, *bytes, stream)?,
+                Ready::Exchange { kind, to, from, numbers } => {
+                    let exchange = ctx.exchange.get().ok_or(CudaError::NoGroup)?;
+                    exchange.start(*kind, (*from, *to), *numbers, stream)?;
+                }
                 Ready::Test { flag, otherwise } => {
                     let mut byte = [0u8];
                     driver.download(byte.as_mut_ptr(), *flag, 1, stream)?;

@@ -127,16 +127,21 @@ pub(crate) fn bytes(graph: &Graph, found: &Segments, ends: &[Value]) -> u64 {
     kept.flat_map(|(_, s)| s).map(|t| t.byte_len() as u64).sum()
 }
 
+/// Is told how many bytes of how many have come to the device.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
 /// Brings what the nodes leading to `ends` read to the device.
 pub(crate) fn upload(
     ctx: &Arc<Context>,
     graph: &Graph,
     found: &Segments,
     ends: &[Value],
+    progress: Option<&Progress>,
 ) -> std::result::Result<Statics, EngineError> {
     let read = read(graph, found, ends);
     let mut statics = Statics::default();
     let mut ferry = Ferry::new(ctx)?;
+    ferry.tells = progress.map(|tell| (tell, bytes(graph, found, ends)));
     for (i, node) in graph.nodes().iter().enumerate() {
         let Some(segments) = found.get(&(i as u32)).filter(|_| read[i]) else { continue };
         let types = std::slice::from_ref(&node.types[0]);
@@ -168,6 +173,9 @@ struct Ferry<'a> {
     /// What is in the buffer that is being filled, and where it goes.
     filled: usize,
     pending: Vec<(Address, usize, usize)>,
+    sent: u64,
+    /// Who is told how far it is, and how far it goes.
+    tells: Option<(&'a Progress, u64)>,
 }
 
 /// Bytes of a buffer.
@@ -184,7 +192,7 @@ impl<'a> Ferry<'a> {
             ctx.driver.record_event(event, ctx.stream)?;
             buffers.push((Pinned::new(ctx, FERRY)?, event));
         }
-        Ok(Ferry { ctx, buffers, turn: 0, filled: 0, pending: vec![] })
+        Ok(Ferry { ctx, buffers, turn: 0, filled: 0, pending: vec![], sent: 0, tells: None })
     }
 
     fn send(&mut self, mut to: Address, mut bytes: &[u8]) -> Result<()> {
@@ -211,6 +219,10 @@ impl<'a> Ferry<'a> {
             driver.upload(to, buffer.ptr().wrapping_add(from), n as u64, stream)?;
         }
         driver.record_event(*event, stream)?;
+        self.sent += self.filled as u64;
+        if let Some((tell, all)) = self.tells {
+            tell(self.sent, all);
+        }
         self.turn = 1 - self.turn;
         self.filled = 0;
         driver.wait_event(self.buffers[self.turn].1)

@@ -95,6 +95,10 @@ pub(crate) struct Lower<'a> {
     pub(crate) fed: Vec<(String, View)>,
     /// The tables of IQ2_XXS and IQ3_XXS.
     tables: Address,
+    /// The last streamed product so far, and what the first one reads first.
+    chain: Option<(stream::Chained, stream::Ranges)>,
+    /// Whether it leaves most of the shared memory to the next one.
+    is_beside: bool,
 }
 
 /// What a graph gives.
@@ -147,7 +151,7 @@ impl<'a> Lower<'a> {
     pub(crate) fn new(ctx: &'a Arc<Context>, leaves: &'a mut Leaves, bindings: &'a Bindings) -> Result<Self> {
         let tables = leaves.constants.address(ctx, &linear::tables())?;
         let (roots, steps, fed) = (vec![], vec![], vec![]);
-        Ok(Lower { ctx, leaves, bindings, roots, steps, fed, tables })
+        Ok(Lower { ctx, leaves, bindings, roots, steps, fed, tables, chain: None, is_beside: false })
     }
 
     /// A whole graph: computes `wanted`, then brings every state to its new value.
@@ -185,6 +189,7 @@ impl<'a> Lower<'a> {
             }
             self.node(&mut frame, i)?;
         }
+        self.close_chain();
         self.finish(&frame, graph, wanted)
     }
 
@@ -302,6 +307,7 @@ impl<'a> Lower<'a> {
                         self.reduction(node, &x)?
                     }
                     Op::DotGeneral { .. } | Op::Conv { .. } => vec![self.contraction(node, &x)?],
+                    Op::AllReduce | Op::AllGather { .. } => vec![self.exchange(node, &x[0])?],
                     Op::RmsNorm { .. }
                     | Op::LayerNorm { .. }
                     | Op::AddRmsNorm { .. }

@@ -115,9 +115,15 @@ impl Lower<'_> {
         let slots = &rest[2];
         let mut start = Params::new();
         let mut name = "write_cache";
+        let mut is_turned = false;
         if let Some((op, positions, frequencies)) = angles {
-            let rotated = self.fresh(q.dtype, &q.shape)?;
             let (positions, frequencies) = (self.dense(&positions)?, self.dense(&frequencies)?);
+            is_turned = v.as_ref().is_some_and(|v| {
+                let known = [&positions, &frequencies, &rest[0], &rest[1], slots, &rest[3]];
+                self.turns(spec, [&q, &k, v], (&k_cache, v_cache.as_ref().unwrap_or(&k_cache)), &known)
+            });
+            // Attention that rotates its queries itself has them as they are.
+            let rotated = if is_turned { q.clone() } else { self.fresh(q.dtype, &q.shape)? };
             start = rope_params(start, op, (&q, Some(&rotated)), (&positions, &frequencies)).end();
             start = rope_params(start, op, (&k, None), (&positions, &frequencies)).end();
             (q, name) = (rotated, "rope_write");
@@ -128,15 +134,49 @@ impl Lower<'_> {
         let p = p.int(code(k.dtype)).int(code(k_cache.dtype)).int(v_type).int(code(slots.dtype));
         let p = p.int(hkv * width).int(if values == 1 { hkv * value_width } else { 0 });
         let p = p.long((k_cache.shape[0] * block) as i64);
+        let out = self.fresh_like(&node.types[0])?;
+        let shared_values = v_cache.as_ref().unwrap_or(&k_cache);
+        let turned = is_turned.then(|| p.clone().end());
+        let job =
+            Paged { q: &q, k: &k_cache, v: shared_values, out: &out, rest: &rest, spec, value_width, turned };
+        let caches =
+            || [Some(out.clone()), Some(k_cache.clone()), v_cache.clone()].into_iter().flatten().collect();
+        if is_turned {
+            self.attend(&job)?;
+            return Ok(caches());
+        }
         // A few tokens are shared out among several blocks each.
         let each = if tokens <= 64 { 4 } else { 16 };
         let parts = if name == "rope_write" && tokens <= 512 { (q.shape[1] + hkv).div_ceil(each) } else { 1 };
         self.launch(name, grid([tokens, parts, 1], 256, 0), p)?;
-        let out = self.fresh_like(&node.types[0])?;
-        let shared_values = v_cache.as_ref().unwrap_or(&k_cache);
-        let job = Paged { q: &q, k: &k_cache, v: shared_values, out: &out, rest: &rest, spec, value_width };
         self.attend(&job)?;
-        Ok([Some(out), Some(k_cache.clone()), v_cache.clone()].into_iter().flatten().collect())
+        Ok(caches())
+    }
+
+    /// Whether attention rotates queries and keys and writes the cache itself: each sequence has one token, and what says
+    /// where and how is there before the step begins.
+    fn turns(
+        &self,
+        spec: &PagedSpec,
+        [q, k, v]: [&View; 3],
+        caches: (&View, &View),
+        known: &[&View; 6],
+    ) -> bool {
+        let job = Paged {
+            q,
+            k: caches.0,
+            v: caches.1,
+            out: q,
+            rest: &known[2..].iter().map(|v| (*v).clone()).collect::<Vec<_>>(),
+            spec,
+            value_width: v.shape[2],
+            turned: None,
+        };
+        let alike = [k.dtype, v.dtype, caches.0.dtype, caches.1.dtype].iter().all(|d| *d == q.dtype);
+        let fixed = |v: &&View| matches!(self.roots[v.root].kind, RootKind::Fed | RootKind::Fixed(_));
+        let one_each = known[5].shape[0] == q.shape[0] && q.shape[0] <= TURNED_MAX;
+        let aligned = v.offset % 8 == 0 && v.strides[0] % 8 == 0;
+        one_each && alike && aligned && narrow(&job, q.shape[2]).is_some() && known.iter().all(fixed)
     }
 
     fn attend(&mut self, job: &Paged<'_>) -> Result<()> {
@@ -165,9 +205,13 @@ impl Lower<'_> {
             None
         };
         let p = self.attention_params(job, (partial.as_ref(), splits));
-        if let Some((name, join)) = narrow {
+        if let Some((name, turning, join)) = narrow {
             // For each of eight warps 16 keys and values.
-            self.launch(name, grid([tokens, sets, splits], 256, 8 * 32 * width * 2), p.clone())?;
+            let shape = grid([tokens, sets, splits], 256, 8 * 32 * width * 2);
+            match &job.turned {
+                Some(turned) => self.launch(turning, shape, p.clone().join(turned.clone()))?,
+                None => self.launch(name, shape, p.clone())?,
+            }
             return if apart { self.launch(join, grid([tokens, heads, 1], 512, 0), p) } else { Ok(()) };
         }
         let room = at_once * job.value_width;
@@ -261,7 +305,12 @@ struct Paged<'a> {
     rest: &'a [View],
     spec: &'a PagedSpec,
     value_width: usize,
+    /// How queries and keys are rotated and where they go, if that is still to be done.
+    turned: Option<Params>,
 }
+
+/// Tokens up to which attention rotates and writes itself; with more, a kernel of its own does it beside them.
+const TURNED_MAX: usize = 32;
 
 /// Tokens from which on tensor cores are worth their tiles of 64.
 const FLASH: usize = 33;
@@ -284,16 +333,26 @@ fn flash(job: &Paged<'_>, tokens: usize, width: usize) -> Option<&'static str> {
     }
 }
 
-/// The kernels that attend for single tokens of 16-bit numbers and join their chunks, if there are for these heads.
-fn narrow(job: &Paged<'_>, width: usize) -> Option<(&'static str, &'static str)> {
+/// The kernels that attend for single tokens of 16-bit numbers, that rotate and write them too, and that join their chunks, if
+/// there are for these heads.
+fn narrow(job: &Paged<'_>, width: usize) -> Option<(&'static str, &'static str, &'static str)> {
+    macro_rules! names {
+        ($name:literal) => {
+            Some((
+                concat!("decode_", $name),
+                concat!("decode_turned_", $name),
+                concat!("decode_join_", $name),
+            ))
+        };
+    }
     let alike = job.q.dtype == job.k.dtype && job.value_width == width && job.v.shape[3] == width;
     let aligned = job.q.offset % 8 == 0 && job.q.strides[0] % 8 == 0;
     match (job.q.dtype, width) {
         _ if !alike || !aligned => None,
-        (DType::BF16, 64) => Some(("decode_bf16_64", "decode_join_bf16_64")),
-        (DType::BF16, 128) => Some(("decode_bf16_128", "decode_join_bf16_128")),
-        (DType::F16, 64) => Some(("decode_f16_64", "decode_join_f16_64")),
-        (DType::F16, 128) => Some(("decode_f16_128", "decode_join_f16_128")),
+        (DType::BF16, 64) => names!("bf16_64"),
+        (DType::BF16, 128) => names!("bf16_128"),
+        (DType::F16, 64) => names!("f16_64"),
+        (DType::F16, 128) => names!("f16_128"),
         _ => None,
     }
 }

@@ -4,7 +4,10 @@ use mlxcel_ir::{HostTensor, Node, Op, ScatterMode, Type};
 
 use super::elementwise::Starts;
 use super::{Lower, Result};
+use crate::error::CudaError;
+use crate::nccl::Kind;
 use crate::params::Params;
+use crate::tape::Step;
 use crate::view::{View, code, size, strides};
 
 impl Lower<'_> {
@@ -66,6 +69,43 @@ impl Lower<'_> {
             Op::Scatter { mode } => self.scatter(x, *mode)?,
             op => return Err(crate::unsupported(op, types)),
         })
+    }
+
+    /// What all members of the group send, added up or side by side.
+    pub(super) fn exchange(&mut self, node: &Node, x: &View) -> Result<View> {
+        if self.ctx.exchange.get().is_none() {
+            return Err(CudaError::NoGroup.into());
+        }
+        let shape = self.shape(&node.types[0])?;
+        let from = self.dense(x)?;
+        let (kind, out) = match node.op {
+            Op::AllGather { members, .. } => {
+                let parts = [&[members], &from.shape[..]].concat();
+                (Kind::Join, self.fresh(from.dtype, &parts)?)
+            }
+            _ => (Kind::Sum, self.fresh(from.dtype, &from.shape)?),
+        };
+        if from.elements() > 0 {
+            self.steps.push(Step::Exchange {
+                kind,
+                to: (out.root, out.byte_offset()),
+                from: (from.root, from.byte_offset()),
+                numbers: (from.elements(), from.dtype),
+            });
+        }
+        let Op::AllGather { axis, .. } = node.op else { return Ok(out) };
+        // Members come first in memory, and before the axis in the result.
+        let mut view = out;
+        let (members, stride) = (view.shape.remove(0), view.strides.remove(0));
+        view.shape.insert(axis, members);
+        view.strides.insert(axis, stride);
+        match view.reshaped(&shape) {
+            Some(view) => Ok(view),
+            None => {
+                let dense = self.copied(&view)?;
+                Ok(View { strides: strides(&shape), shape, ..dense })
+            }
+        }
     }
 
     fn concat(
