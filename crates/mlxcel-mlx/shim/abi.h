@@ -7,7 +7,7 @@
 #include <cstdint>
 
 // Raised whenever an entry, an instruction or its encoding changes. The engine refuses another number.
-#define MLXCEL_SHIM_ABI 1
+#define MLXCEL_SHIM_ABI 2
 
 #if defined(_WIN32)
 #define MLXCEL_EXPORT extern "C" __declspec(dllexport)
@@ -38,6 +38,10 @@ MLXCEL_EXPORT int32_t mlxcel_device_info(int32_t kind, char* text, size_t size);
 // Bytes in use and their peak since the last reset.
 MLXCEL_EXPORT void mlxcel_memory(uint64_t* active, uint64_t* peak);
 MLXCEL_EXPORT void mlxcel_reset_peak();
+
+// Joins the process's one group by a backend of MLX ("ring", "nccl"), which reads its settings from the environment:
+// lines "key=value" that are set before. Waits for the other members; the group stays for the life of the process, and joining it again does nothing.
+MLXCEL_EXPORT int32_t mlxcel_group_join(const char* backend, const char* settings, int32_t rank, int32_t size);
 
 MLXCEL_EXPORT mlxcel_context* mlxcel_context_new(int32_t kind);
 MLXCEL_EXPORT void mlxcel_context_free(mlxcel_context*);

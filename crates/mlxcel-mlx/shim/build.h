@@ -19,9 +19,12 @@ enum class Inside { all, some, unknown };
 class Builder {
  public:
   mx::Stream s;
+  // Where doubles are computed, which GPUs of MLX do not have; the stream itself, if that is the processor's.
+  mx::Stream doubles;
   bool tracing = false;
 
-  explicit Builder(mx::Stream stream) : s(stream) {}
+  explicit Builder(mx::Stream stream)
+      : s(stream), doubles(stream.device == mx::Device::cpu ? stream : mx::new_stream(mx::Device::cpu)) {}
 
   bool on_cpu() const { return s.device == mx::Device::cpu; }
 

@@ -27,7 +27,7 @@ using Arrays = std::vector<array>;
   X(take_along) X(scatter) X(reduce) X(cumulative) X(sort) X(argmax) X(dot) X(conv) X(linear) X(quantized_linear)  \
   X(expert_linear) X(quantized_expert_linear) X(dequantize) X(dequantize_grouped) X(activation) X(softmax)         \
   X(rms_norm) X(layer_norm) X(rope) X(attention) X(paged_attention) X(sample) X(selective_scan) X(causal_conv)     \
-  X(fft) X(rfft) X(irfft) X(branch) X(loop) X(scan)
+  X(fft) X(rfft) X(irfft) X(branch) X(loop) X(scan) X(all_reduce) X(all_gather)
 
 enum class Tag : int64_t {
 #define X(name) name,

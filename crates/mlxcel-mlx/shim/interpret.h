@@ -9,6 +9,7 @@
 #endif
 
 #include "elementwise.h"
+#include "group.h"
 #include "mlx/compile_impl.h"
 #include "recurrent.h"
 
@@ -19,6 +20,37 @@ struct Code {
   std::vector<std::string> labels;
   int mode = 0;
   uint64_t traces = 0;
+};
+
+// Builds on the stream of the processor for as long as it lives, if the instruction has doubles.
+class DoubleScope {
+ public:
+  DoubleScope(Builder& b, const Instruction& i, const Arrays& x) : b_(b), s_(b.s) {
+    if (!b.on_cpu() && has_doubles(i, x)) b.s = b.doubles;
+  }
+  ~DoubleScope() { b_.s = s_; }
+  DoubleScope(const DoubleScope&) = delete;
+  DoubleScope& operator=(const DoubleScope&) = delete;
+
+ private:
+  static bool has_doubles(const Instruction& i, const Arrays& x) {
+    for (auto& a : x)
+      if (a.dtype() == mx::float64) return true;
+    constexpr int64_t wide = 14;
+    switch (i.tag) {
+      case Tag::integer:
+      case Tag::zeros:
+      case Tag::iota:
+      case Tag::cast: return !i.words.empty() && i.words.front() == wide;
+      case Tag::dot:
+      case Tag::dequantize:
+      case Tag::dequantize_grouped: return !i.words.empty() && i.words.back() == wide;
+      default: return false;
+    }
+  }
+
+  Builder& b_;
+  mx::Stream s_;
 };
 
 // An error with the instruction that it happened in.
@@ -48,6 +80,7 @@ class Interpreter {
       Arrays x;
       for (int r : i.inputs) x.push_back(regs[r].value());
       for (int r : i.last) regs[r].reset();
+      DoubleScope scope(b_, i, x);
       auto results = apply(i, x);
       x.clear();
       if (b_.on_cpu() && i.tag != Tag::broadcast) check_room(results);
@@ -200,6 +233,8 @@ class Interpreter {
       case Tag::fft: return fft(b_, x, a.flag());
       case Tag::rfft: return rfft(b_, x[0]);
       case Tag::irfft: return {irfft(b_, x, a.number())};
+      case Tag::all_reduce: return {all_reduce(b_, x[0])};
+      case Tag::all_gather: return {all_gather(b_, x[0], a.number())};
       default: return control(i, x, a);
     }
   }

@@ -121,6 +121,29 @@ void mlxcel_reset_peak() {
   });
 }
 
+int32_t mlxcel_group_join(const char* backend, const char* settings, int32_t rank, int32_t size) {
+  return guarded<int32_t>(1, [&] {
+    if (group() && group()->rank() == rank && group()->size() == size) return 0;
+    if (group()) throw std::logic_error("the process has joined another group already");
+    std::istringstream lines(settings);
+    for (std::string line; std::getline(lines, line);) {
+      auto at = line.find('=');
+      if (at == std::string::npos) throw std::invalid_argument("a setting has no value");
+#if defined(__unix__) || defined(__APPLE__)
+      setenv(line.substr(0, at).c_str(), line.substr(at + 1).c_str(), 1);
+#else
+      _putenv_s(line.substr(0, at).c_str(), line.substr(at + 1).c_str());
+#endif
+    }
+    if (!mx::distributed::is_available(backend))
+      throw std::runtime_error(std::string("this MLX was built without ") + backend);
+    auto made = mx::distributed::init(true, backend);
+    if (made.rank() != rank || made.size() != size) throw std::runtime_error("the group is not the one that was asked for");
+    group() = made;
+    return 0;
+  });
+}
+
 mlxcel_context* mlxcel_context_new(int32_t kind) {
   return guarded<mlxcel_context*>(nullptr, [&] {
     auto d = device(kind);

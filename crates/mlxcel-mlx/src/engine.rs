@@ -1,9 +1,9 @@
 //! The engine: what it is, what it runs itself, and how a graph becomes a program.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
+use mlxcel_engine::{Caps, Engine, EngineError, Program, Seat, Sharing, WeightSource};
 use mlxcel_ir::passes::{fold_weights, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, decompose};
 
@@ -14,7 +14,7 @@ use crate::program::MlxProgram;
 use crate::repack::Stored;
 use crate::statics::Parts;
 use crate::weights::{Once, Uploads};
-use crate::{NAME, library};
+use crate::{NAME, group, library};
 
 /// Tokens in a block of the KV cache. MLX has no kernel for paged caches: what attention reads is gathered by blocks.
 const BLOCK_SIZE: usize = 16;
@@ -28,6 +28,7 @@ pub struct MlxEngine {
     mode: Mode,
     uploads: Uploads,
     traces: Arc<AtomicU64>,
+    in_group: AtomicBool,
 }
 
 impl MlxEngine {
@@ -43,6 +44,7 @@ impl MlxEngine {
         };
         Ok(MlxEngine {
             api,
+            in_group: AtomicBool::new(false),
             home: options.home,
             device,
             mode: options.mode,
@@ -96,6 +98,10 @@ impl MlxEngine {
         if self.mode == Mode::Compiled && self.device == Device::Cpu {
             remarks.push("compiled steps are simplified but not fused on the processor".to_string());
         }
+        let is_wide = |t: &Type| t.dtype == DType::F64;
+        if self.device == Device::Gpu && graph.nodes().iter().flat_map(|n| &n.types).any(is_wide) {
+            remarks.push("doubles are computed on the processor: MLX's GPUs have none".to_string());
+        }
         for (_, node) in graph.weights() {
             let dtype = node.types[0].dtype;
             let remark =
@@ -118,7 +124,13 @@ impl Engine for MlxEngine {
         let DeviceInfo { name, .. } = self.device_info();
         let name = if name.is_empty() { "processor".to_string() } else { name };
         let device = format!("{name}, MLX {}, {}, {}", self.version(), self.device, self.mode);
-        Caps { name: NAME, device, block_size: BLOCK_SIZE, threads: 1 }
+        Caps {
+            name: NAME,
+            device,
+            block_size: BLOCK_SIZE,
+            threads: 1,
+            prefers_16_bits: self.device == Device::Gpu,
+        }
     }
 
     fn native(&self, op: &Op, operands: &[Type]) -> bool {
@@ -147,12 +159,24 @@ impl Engine for MlxEngine {
     }
 }
 
+impl Sharing for MlxEngine {
+    fn likeness(&self) -> String {
+        format!("{} {}", self.mode, self.version())
+    }
+
+    fn join(&self, seat: &Seat, _: &[u8]) -> Result<(), EngineError> {
+        group::join(&self.api, seat, self.device)
+            .map_err(|error| EngineError::Device { engine: NAME, source: Box::new(error) })?;
+        self.in_group.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 impl MlxEngine {
-    /// MLX has doubles on the processor only.
+    /// There is nobody to exchange with outside of a group.
     fn check(&self, graph: &Graph) -> Result<(), EngineError> {
         for node in graph.nodes() {
-            let wide = node.types.iter().any(|t| t.dtype == DType::F64);
-            if wide && self.device == Device::Gpu {
+            if node.op.is_exchange() && !self.in_group.load(Ordering::Relaxed) {
                 let operands = node.types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
                 return Err(EngineError::Unsupported { engine: NAME, op: node.op.name(), operands });
             }

@@ -11,6 +11,12 @@ pub enum MlxError {
     NoShim { path: PathBuf },
     #[error("{} could not be loaded: {reason}", path.display())]
     Load { path: PathBuf, reason: String },
+    #[error(
+        "{} needs {library}, which is not on this machine: `mlxcel engine install mlx-cuda13` fetches NVIDIA's libraries, \
+         a driver brings libcuda; others must be where the system finds libraries",
+        path.display()
+    )]
+    Needs { path: PathBuf, library: String },
     #[error("the shim {} has no entry '{name}': build it anew with `cargo xtask shim mlx`", path.display())]
     Entry { path: PathBuf, name: String },
     #[error(
@@ -29,6 +35,8 @@ pub enum MlxError {
         home.display()
     )]
     NoGpu { home: PathBuf },
+    #[error("the group of {members} could not be joined as member {rank}: {reason}")]
+    Group { rank: usize, members: usize, reason: String },
     #[error("'{text}' is not {what}: choose {choices}")]
     Unknown { text: String, what: &'static str, choices: &'static str },
     #[error("MLX failed {doing}: {message}")]

@@ -7,6 +7,7 @@
 
 mod engine;
 mod error;
+mod group;
 mod handle;
 mod library;
 mod lower;

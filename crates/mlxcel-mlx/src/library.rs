@@ -12,7 +12,7 @@ use crate::error::MlxError;
 use crate::lower::Instr;
 
 /// The number of the interface in the shim's `abi.h`.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 
 /// The names of the two libraries on this platform.
 pub(crate) const MLX_LIBRARY: &str = if cfg!(target_os = "macos") {
@@ -75,12 +75,10 @@ macro_rules! entries {
         /// The entries of the shim; see its `abi.h`.
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-            // The entries are only good as long as the libraries are loaded; in reverse order of loading.
-            _libraries: Vec<Library>,
         }
 
         impl Api {
-            fn entries(shim: &Path, library: Library, others: Vec<Library>) -> Result<Api, MlxError> {
+            fn entries(shim: &Path, library: &'static Library) -> Result<Api, MlxError> {
                 $(
                     // SAFETY: the shim declares this entry with these types; the number of its interface says so, and
                     // is checked before anything else is called.
@@ -88,9 +86,7 @@ macro_rules! entries {
                         library.get(concat!("mlxcel_", stringify!($name)))
                     }.map_err(|_| MlxError::Entry { path: shim.to_path_buf(), name: stringify!($name).to_string() })?;
                 )*
-                let mut libraries = vec![library];
-                libraries.extend(others);
-                Ok(Api { $($name,)* _libraries: libraries })
+                Ok(Api { $($name,)* })
             }
         }
     };
@@ -106,6 +102,7 @@ entries! {
     device_info: fn(i32, *mut c_char, usize) -> i32;
     memory: fn(*mut u64, *mut u64);
     reset_peak: fn();
+    group_join: fn(*const c_char, *const c_char, i32, i32) -> i32;
     context_new: fn(i32) -> Raw;
     context_free: fn(Raw);
     array_new: fn(i32, *const i64, usize, *const c_void, usize) -> Raw;
@@ -134,11 +131,10 @@ impl Api {
         if !home.shim.is_file() {
             return Err(MlxError::NoShim { path: home.shim.clone() });
         }
-        let mut others = vec![];
         for path in home.needs.iter().chain([&library]) {
-            others.insert(0, open(path)?);
+            open(path)?;
         }
-        let api = Api::entries(&home.shim, open(&home.shim)?, others)?;
+        let api = Api::entries(&home.shim, open(&home.shim)?)?;
         // SAFETY: an entry without arguments.
         let found = unsafe { (api.abi)() };
         if found != ABI {
@@ -203,6 +199,18 @@ impl Api {
         }
     }
 
+    /// Joins the group of this process; see the shim's `abi.h`.
+    pub(crate) fn join(
+        &self,
+        backend: &CStr,
+        settings: &CStr,
+        (rank, size): (i32, i32),
+    ) -> Result<(), String> {
+        // SAFETY: both texts end in zero and live through the call.
+        let failed = unsafe { (self.group_join)(backend.as_ptr(), settings.as_ptr(), rank, size) };
+        if failed != 0 { Err(self.reason()) } else { Ok(()) }
+    }
+
     pub(crate) fn forget_peak(&self) {
         // SAFETY: an entry without arguments.
         unsafe { (self.reset_peak)() }
@@ -217,25 +225,28 @@ impl Api {
     }
 }
 
-/// Opens a library so that those loaded after it find its symbols.
-fn open(path: &Path) -> Result<Library, MlxError> {
+/// Opens a library so that those loaded after it find its symbols. It stays for as long as the process does: threads of
+/// MLX leave destructors behind, which would be called where nothing is any more.
+fn open(path: &Path) -> Result<&'static Library, MlxError> {
     let refused = |e: libloading::Error| {
         use std::error::Error as _;
         let reason = e.source().map_or_else(|| e.to_string(), |s| s.to_string());
-        MlxError::Load { path: path.to_path_buf(), reason }
+        let path = path.to_path_buf();
+        match missing(&reason).filter(|library| !path.ends_with(library)) {
+            Some(library) => MlxError::Needs { path, library },
+            None => MlxError::Load { path, reason },
+        }
     };
-    #[cfg(unix)]
-    {
-        use libloading::os::unix;
-        // SAFETY: initialisers of MLX and its libraries only set up their own data.
-        let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_GLOBAL) };
-        library.map(Library::from).map_err(refused)
-    }
-    #[cfg(not(unix))]
-    {
-        // SAFETY: as above.
-        unsafe { Library::new(path) }.map_err(refused)
-    }
+    // SAFETY: initialisers of MLX and its libraries only set up their own data.
+    let library = unsafe { mlxcel_platform::library::open_for_all(path) }.map_err(refused)?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+/// The library that a loader's message says it did not find.
+fn missing(reason: &str) -> Option<String> {
+    let (name, rest) = reason.split_once(':')?;
+    let is_name = name.contains(".so") && !name.contains(char::is_whitespace);
+    (is_name && rest.contains("cannot open shared object file")).then(|| name.to_string())
 }
 
 fn text(p: *const c_char) -> String {

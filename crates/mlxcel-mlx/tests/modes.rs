@@ -4,9 +4,11 @@
 
 use std::path::PathBuf;
 
+use mlxcel_engine::sampling::SamplingParams;
 use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Engine, EngineError, Feeds, Program, WeightSource};
-use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, ScatterMode, shape};
+use mlxcel_engine::{Batch, Engine, EngineError, Feeds, Logits, Program, SequenceState, WeightSource};
+use mlxcel_ir::step::StepInputs;
+use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, PagedSpec, ScatterMode, shape};
 use mlxcel_mlx::{Device, Home, MlxEngine, MlxError, Mode, Options};
 
 fn path(name: &str) -> PathBuf {
@@ -101,6 +103,47 @@ fn loops_run_on_the_host_over_bodies_that_are_traced_once() {
     assert_eq!(engine.traces(), 2, "the condition and the body");
 }
 
+/// The most bytes that steps with these feeds took beside what was in use after a first one.
+fn taken(engine: &MlxEngine, program: &mut dyn Program, steps: &[Feeds]) -> u64 {
+    let mut run = |feeds: &Feeds| {
+        let ticket = program.submit(feeds, &["y"]).unwrap();
+        program.collect(ticket).unwrap()
+    };
+    run(&steps[0]);
+    engine.reset_peak();
+    let (before, _) = engine.memory();
+    steps[1..].iter().for_each(|feeds| drop(run(feeds)));
+    engine.memory().1.saturating_sub(before)
+}
+
+/// Caches of 64 MiB, much more than what the other tests of this process use meanwhile.
+#[test]
+fn caches_are_written_where_they_lie() {
+    let b = Builder::new();
+    let inputs = StepInputs::declare(&b);
+    let numbers = inputs.tokens.cast(DType::F32).reshape(shape!["tokens", 1, 1]);
+    let x = numbers.broadcast(shape!["tokens", 8, 64]) * 0.5;
+    let spec = PagedSpec { scale: 1.0, window: None, softcap: None, sinks: false, value_dim: None };
+    let out = b.paged_attention((x, x, Some(x)), inputs.paged(), None, 0, spec);
+    b.output("y", out.gather(inputs.logit_rows, 0));
+    let graph = b.finish().unwrap();
+    for mode in [Mode::Lazy, Mode::Compiled] {
+        let engine = open(mode);
+        let block = engine.caps().block_size;
+        let mut program = compile(&engine, &graph, &[("blocks", 1024), ("block", block), ("slots", 1)]);
+        let feeds = |position: usize| {
+            let mut batch = Batch::new(block);
+            let sequence = SequenceState { blocks: vec![3], slot: 0, known_len: position + 1 };
+            batch.push(&sequence, &[7], position, Logits::Last, &SamplingParams::default());
+            batch.feeds()
+        };
+        let taken = taken(&engine, &mut *program, &[0, 1, 2, 3].map(feeds));
+        assert!(taken < 24 << 20, "{mode}: steps took {taken} bytes beside caches of {}", 64 << 20);
+    }
+}
+
+/// A state that no fused layer writes, in lazy mode. Compiled code does not know whether any row is inside, keeps the first
+/// one for that, and so copies: see the documentation.
 #[test]
 fn a_state_is_written_where_it_lies() {
     let b = Builder::new();
@@ -110,20 +153,18 @@ fn a_state_is_written_where_it_lies() {
     b.output("y", next.gather(index, 0));
     b.update("kv", next);
     let graph = b.finish().unwrap();
-    // 64 MiB of state, much more than the other tests of this process use meanwhile.
     let engine = open(Mode::Lazy);
     let mut program = compile(&engine, &graph, &[("blocks", 16 << 10)]);
     let feeds = |n: i32| {
-        [("index", HostTensor::new(&[1], &[n])), ("x", HostTensor::new(&[1, 1024], &[n as f32; 1024]))]
+        let mut feeds = Feeds::new();
+        feeds.insert("index", HostTensor::new(&[1], &[n]));
+        feeds.insert("x", HostTensor::new(&[1, 1024], &[n as f32; 1024]));
+        feeds
     };
-    step(&mut *program, &feeds(1)).unwrap();
-    engine.reset_peak();
-    let (before, _) = engine.memory();
-    for n in 2..5 {
-        assert_eq!(step(&mut *program, &feeds(n)).unwrap()[0].to_f64(), vec![f64::from(n); 1024]);
-    }
-    let grown = engine.memory().1.saturating_sub(before);
-    assert!(grown < 32 << 20, "a step took {grown} bytes beside a state of {}", 64 << 20);
+    let taken = taken(&engine, &mut *program, &[1, 2, 3, 4].map(feeds));
+    assert!(taken < 32 << 20, "steps took {taken} bytes beside a state of {}", 64 << 20);
+    let ticket = program.submit(&feeds(9), &["y"]).unwrap();
+    assert_eq!(program.collect(ticket).unwrap()[0].to_f64(), vec![9.0; 1024]);
 }
 
 fn refused(home: Home, device: Option<Device>) -> MlxError {
@@ -169,4 +210,79 @@ fn an_eager_failure_names_its_node_and_the_program_goes_on() {
     assert!(error.contains("(node "), "{error}");
     let y = step(&mut *program, &[("x", numbers(2))]).unwrap().remove(0);
     assert_eq!(y.to_f64(), [4.0]);
+}
+
+/// A library of C that is made for a test.
+#[cfg(target_os = "linux")]
+fn library(folder: &std::path::Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (code, made) = (folder.join(name).with_extension("c"), folder.join(name));
+    std::fs::write(&code, source).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&made).arg(&code).arg("-L").arg(folder).args(flags);
+    assert!(compiler.status().unwrap().success());
+    made
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_missing_library_of_cuda_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let cudnn = library(folder.path(), "libcudnn_of_a_test.so", "int cudnn(void) { return 9; }", &[]);
+    let source = "int cudnn(void); int mlx(void) { return cudnn(); }";
+    let needs = library(folder.path(), "libneeds.so", source, &["-lcudnn_of_a_test"]);
+    std::fs::remove_file(cudnn).unwrap();
+    let error = refused(Home { needs: vec![needs], ..home() }, None);
+    assert!(
+        matches!(&error, MlxError::Needs { library, .. } if library == "libcudnn_of_a_test.so"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("mlxcel engine install mlx-cuda13"), "{error}");
+}
+
+/// Every entry of the shim, of which only the first few are called before the rest is trusted.
+#[cfg(target_os = "linux")]
+fn imitation(abi: u32, built: &str) -> String {
+    const OTHERS: [&str; 20] = [
+        "op_name",
+        "error",
+        "device_count",
+        "device_info",
+        "memory",
+        "reset_peak",
+        "group_join",
+        "context_new",
+        "context_free",
+        "array_new",
+        "array_read",
+        "array_free",
+        "program_new",
+        "program_add_state",
+        "program_copy_state",
+        "program_free",
+        "code_new",
+        "code_traces",
+        "code_free",
+        "run",
+    ];
+    let others: String = OTHERS.iter().map(|name| format!("void mlxcel_{name}(void) {{}}\n")).collect();
+    format!(
+        "unsigned mlxcel_abi(void) {{ return {abi}; }}\n\
+         const char* mlxcel_built_version(void) {{ return \"{built}\"; }}\n\
+         const char* mlxcel_loaded_version(void) {{ return \"0.32.4\"; }}\n{others}"
+    )
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_shim_for_another_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = library(folder.path(), "libother.so", &imitation(2, "0.31.0"), &[]);
+    let error = refused(Home { shim: other, ..home() }, None);
+    assert!(
+        matches!(&error, MlxError::Version { built, loaded, .. } if built == "0.31.0" && loaded == "0.32.4")
+    );
+    assert!(error.to_string().contains("cargo xtask shim mlx"), "{error}");
+    let older = library(folder.path(), "libolder.so", &imitation(1, "0.32.4"), &[]);
+    let error = refused(Home { shim: older, ..home() }, None);
+    assert!(matches!(error, MlxError::Abi { found: 1, wanted: 2, .. }), "{error}");
 }

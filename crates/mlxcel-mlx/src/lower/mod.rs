@@ -79,6 +79,8 @@ instructions!(
     Branch = "branch",
     Loop = "loop",
     Scan = "scan",
+    AllReduce = "all_reduce",
+    AllGather = "all_gather",
 );
 
 /// How the tokens of a step belong to its sequences.

@@ -156,6 +156,8 @@ impl<'a> Frame<'a> {
                 simple(self, Instr::Sort, &[*axis as i64, i64::from(*descending)])
             }
             Op::ArgMax { axis } => simple(self, Instr::ArgMax, &[*axis as i64]),
+            Op::AllReduce => simple(self, Instr::AllReduce, &[]),
+            Op::AllGather { axis, .. } => simple(self, Instr::AllGather, &[*axis as i64]),
             _ => self.layer(node, x),
         }
     }
