@@ -5,12 +5,12 @@ use std::sync::Arc;
 use mlxcel_engine::buckets::{Buckets, Ladder};
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
 use mlxcel_ir::passes::{Folded, fold_weights, join_linears, optimize};
-use mlxcel_ir::{Bindings, DType, Graph, Node, Op, Type};
+use mlxcel_ir::{Bindings, Graph, Op, Type};
 
 use crate::emit::{EmitOptions, Module, emit};
 use crate::error::XlaError;
 use crate::executor::Executor;
-use crate::lower::{StepKind, lower, select_outputs};
+use crate::lower::{StepKind, join_inputs, lower, select_outputs};
 use crate::program::XlaProgram;
 
 /// Tokens in a block of the KV cache.
@@ -50,15 +50,20 @@ impl XlaEngine {
     }
 }
 
-/// What is asked of the device, whatever the graph.
-pub(crate) fn emit_options(is_cpu: bool) -> EmitOptions {
-    EmitOptions { narrow_products: !is_cpu }
-}
-
 /// The module that a step of these sizes and outputs runs.
-pub fn module(graph: &Graph, sizes: &Bindings, outputs: &[&str], kind: StepKind) -> Result<Module, XlaError> {
-    let graph = select_outputs(graph, outputs)?;
-    emit(&lower(&graph, sizes, kind)?, emit_options(!kind.narrow_attention))
+pub fn module(
+    graph: &Graph,
+    sizes: &Bindings,
+    outputs: &[&str],
+    kind: StepKind,
+    options: EmitOptions,
+) -> Result<Module, XlaError> {
+    let graph = lower(&select_outputs(graph, outputs)?, sizes, kind)?;
+    if !options.joined_inputs {
+        return emit(&graph, options);
+    }
+    let (graph, joined) = join_inputs(&graph)?;
+    Ok(Module { joined, ..emit(&graph, options)? })
 }
 
 impl Engine for XlaEngine {
@@ -68,7 +73,9 @@ impl Engine for XlaEngine {
         } else {
             1
         };
-        Caps { name: crate::NAME, device: self.executor.device(), block_size: BLOCK_SIZE, threads }
+        let prefers_16_bits = !self.executor.is_cpu();
+        let device = self.executor.device();
+        Caps { name: crate::NAME, device, block_size: BLOCK_SIZE, threads, prefers_16_bits }
     }
 
     fn native(&self, op: &Op, _: &[Type]) -> bool {
@@ -89,13 +96,6 @@ impl Engine for XlaEngine {
         } else {
             fold_weights(&join_linears(&graph)?)?
         };
-        let mut options = self.options;
-        let is_narrow = |node: &Node| matches!(node.types[0].dtype, DType::BF16 | DType::F16);
-        if self.executor.is_cpu() && parts.graph.weights().any(|(_, node)| is_narrow(node)) {
-            // XLA multiplies one row with 16-bit weights several times slower on the processor than two.
-            let least = &mut options.buckets.sequences.least;
-            *least = (*least).max(2);
-        }
-        Ok(Box::new(XlaProgram::new(self.executor.clone(), options, parts, (weights, dims))?))
+        Ok(Box::new(XlaProgram::new(self.executor.clone(), self.options, parts, (weights, dims))?))
     }
 }

@@ -7,7 +7,17 @@ use std::sync::Arc;
 use mlxcel_engine::weights::Bytes;
 use mlxcel_ir::DType;
 
+use crate::emit::EmitOptions;
 use crate::error::XlaError;
+
+/// How hard the compiler tries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    #[default]
+    Full,
+    /// For tests, whose modules run a few times each.
+    Little,
+}
 
 /// A device with a compiler for it.
 pub trait Executor: Send + Sync {
@@ -17,11 +27,18 @@ pub trait Executor: Send + Sync {
     /// Whether the device shares the processor's memory and cores.
     fn is_cpu(&self) -> bool;
 
-    /// Compiles a module; `what` names it in messages. The same text is compiled once.
+    /// How modules for it are written.
+    fn emit_options(&self) -> EmitOptions;
+
+    /// Compiles a module; `what` names it in messages. Text that was compiled before is not compiled again; of two
+    /// threads that come with it at once, both compile it.
     fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError>;
 
     /// An array on the device. The bytes are not copied where the device can read them as they lie.
     fn upload(&self, dtype: DType, sizes: &[usize], bytes: Bytes) -> Result<Buffer, XlaError>;
+
+    /// An array of zeros that shares its memory with no other.
+    fn zeros(&self, dtype: DType, sizes: &[usize]) -> Result<Buffer, XlaError>;
 }
 
 /// A compiled module.
@@ -46,4 +63,15 @@ impl Buffer {
     pub fn read(&self, to: &mut [u8]) -> Result<(), XlaError> {
         self.0.read(to)
     }
+
+    /// What the executor keeps of it.
+    pub(crate) fn array<T: DeviceArray>(&self) -> &T {
+        self.0.as_any().downcast_ref().expect("an executable gets the buffers of its own executor")
+    }
+}
+
+/// Who uploads an array sees to it that its bytes are as many as its type and shape have.
+pub(crate) fn assert_size(dtype: DType, sizes: &[usize], bytes: &Bytes) {
+    let needed = dtype.storage_bytes(sizes);
+    assert_eq!(needed, Some(bytes.len()), "an array has the bytes of its type and shape");
 }

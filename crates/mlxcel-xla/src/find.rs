@@ -1,4 +1,5 @@
-//! Where a PJRT plugin for a device is: the file that was named, the staged cache, Python's packages. It only looks.
+//! Where a PJRT plugin for a device is, and IREE's compiler: the file that was named, the staged cache, Python's
+//! packages. It only looks.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -66,16 +67,17 @@ impl Device {
         }
     }
 
-    /// The package that `cargo xtask fetch` stages, and where its library lies among Python's packages.
-    fn package(self) -> Option<(&'static str, &'static [&'static str])> {
+    /// The package that `mlxcel engine install` fetches, if there is one, and where its library lies among Python's
+    /// packages.
+    fn package(self) -> Option<(Option<&'static str>, &'static [&'static str])> {
         Some(match self {
-            Device::Cpu => ("xla-cpu", &["xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"]),
+            Device::Cpu => (Some("xla-cpu"), &["xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"]),
             Device::Cuda => (
-                "xla-cuda13",
+                Some("xla-cuda13"),
                 &["jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"],
             ),
-            Device::Rocm => ("xla-rocm", &["jax_plugins/xla_rocm7/xla_rocm_plugin.so"]),
-            Device::Tpu => ("xla-tpu", &["libtpu/libtpu.so"]),
+            Device::Rocm => (None, &["jax_plugins/xla_rocm7/xla_rocm_plugin.so"]),
+            Device::Tpu => (None, &["libtpu/libtpu.so"]),
             Device::Vulkan | Device::Metal => return None,
         })
     }
@@ -86,7 +88,7 @@ impl Device {
 pub struct Search {
     /// The file that the user named.
     pub named: Option<PathBuf>,
-    /// The folder that `cargo xtask fetch` staged for the device.
+    /// The folder that was fetched for the device.
     pub staged: Option<PathBuf>,
     /// Folders of Python's packages.
     pub python: Vec<PathBuf>,
@@ -102,17 +104,34 @@ pub fn plugin(device: Device, search: &Search) -> Result<PathBuf, XlaError> {
     let file = |library: &str| Path::new(library).file_name().map(PathBuf::from).unwrap_or_default();
     let staged = search.staged.iter().flat_map(|f| libraries.iter().map(move |l| f.join(file(l))));
     let python = search.python.iter().flat_map(|f| libraries.iter().map(move |l| f.join(l)));
-    let candidates: Vec<PathBuf> = staged.chain(python).collect();
-    let found = candidates.iter().find(|path| is_file(path)).cloned();
-    found.ok_or_else(|| {
-        let looked = candidates.iter().map(|p| p.display().to_string()).collect::<Vec<_>>();
-        let looked = if looked.is_empty() { libraries.join(", ") } else { looked.join(", ") };
-        XlaError::NoPlugin { device: device.name().to_string(), package, looked }
-    })
+    let none = |looked: String| XlaError::NoPlugin { device: device.name().to_string(), package, looked };
+    first_of(staged.chain(python), libraries).map_err(none)
 }
 
-fn is_file(path: &Path) -> bool {
-    path.metadata().is_ok_and(|m| m.is_file())
+/// The file of IREE's compiler, and where it lies among Python's packages.
+const IREE_COMPILER: &str = "libIREECompiler.so";
+const IREE_FOLDER: &str = "iree/compiler/_mlir_libs";
+
+/// IREE's compiler: its library, or the program `iree-compile` if the user names one.
+pub fn iree_compiler(search: &Search) -> Result<PathBuf, XlaError> {
+    if let Some(named) = &search.named {
+        return Ok(named.clone());
+    }
+    let staged = search.staged.iter().map(|folder| folder.join(IREE_COMPILER));
+    let python = search.python.iter().map(|folder| folder.join(IREE_FOLDER).join(IREE_COMPILER));
+    first_of(staged.chain(python), &[IREE_COMPILER]).map_err(|looked| XlaError::NoCompiler { looked })
+}
+
+/// The first candidate that is a file, else what was looked for: the candidates, or the names where there is no folder.
+fn first_of(candidates: impl Iterator<Item = PathBuf>, names: &[&str]) -> Result<PathBuf, String> {
+    let mut looked = vec![];
+    for path in candidates {
+        if path.metadata().is_ok_and(|m| m.is_file()) {
+            return Ok(path);
+        }
+        looked.push(path.display().to_string());
+    }
+    Err(if looked.is_empty() { names.join(", ") } else { looked.join(", ") })
 }
 
 #[cfg(test)]
@@ -143,11 +162,42 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_plugin_is_an_error_that_says_what_to_fetch() {
-        let error = plugin(Device::Cuda, &Search::default()).unwrap_err().to_string();
-        assert!(error.contains("cargo xtask fetch xla-cuda13"), "{error}");
-        let error = plugin(Device::Vulkan, &Search::default()).unwrap_err().to_string();
-        assert!(error.contains("IREE"), "{error}");
+    fn a_missing_compiler_of_iree_is_an_error_that_says_what_to_fetch() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut search = Search { python: vec![folder.path().to_path_buf()], ..Search::default() };
+        let error = iree_compiler(&search).unwrap_err().to_string();
+        assert!(
+            error.contains("`mlxcel engine install iree`") && error.contains("MLXCEL_XLA_IREE_COMPILE"),
+            "{error}"
+        );
+        let library = folder.path().join("iree/compiler/_mlir_libs/libIREECompiler.so");
+        std::fs::create_dir_all(library.parent().unwrap()).unwrap();
+        std::fs::write(&library, b"").unwrap();
+        assert_eq!(iree_compiler(&search).unwrap(), library);
+        search.named = Some("/opt/iree-compile".into());
+        assert_eq!(iree_compiler(&search).unwrap(), Path::new("/opt/iree-compile"));
+    }
+
+    #[test]
+    fn a_missing_plugin_is_an_error_that_says_how_to_get_one() {
+        for (device, package) in [(Device::Cpu, "xla-cpu"), (Device::Cuda, "xla-cuda13")] {
+            let error = plugin(device, &Search::default()).unwrap_err().to_string();
+            assert!(error.contains(&format!("`mlxcel engine install {package}`")), "{error}");
+        }
+        for device in [Device::Rocm, Device::Tpu] {
+            let error = plugin(device, &Search::default()).unwrap_err().to_string();
+            assert!(!error.contains("install") && !error.contains("fetch"), "{error}");
+            assert!(error.contains(". Name its file with --xla-plugin or MLXCEL_XLA_PLUGIN"), "{error}");
+        }
         assert!("quantum".parse::<Device>().unwrap_err().to_string().contains("cuda"));
+    }
+
+    #[test]
+    fn a_device_of_iree_alone_is_an_error_that_says_how_to_choose_iree() {
+        for device in [Device::Vulkan, Device::Metal] {
+            let error = plugin(device, &Search::default()).unwrap_err().to_string();
+            let says = ["MLXCEL_XLA_EXECUTOR=iree", "--features iree", device.name()];
+            assert!(says.iter().all(|part| error.contains(part)), "{error}");
+        }
     }
 }

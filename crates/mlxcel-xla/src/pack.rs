@@ -1,17 +1,53 @@
 //! Packed weights as arrays of plain types: codes of 2, 4 or 8 bits from the low end of each byte, scales and biases.
 //! Codes are moved, never changed; formats whose codes are no whole numbers with one scale per group are decoded. The
-//! graph's side of it is [`crate::lower`].
+//! graph's side of it is [`crate::lower`]. What is kept packed is the device's affair: [`Keeping`].
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_ir::{DType, GgufFormat, HostTensor, QuantFormat};
+use mlxcel_ir::{DType, GgufFormat, Graph, HostTensor, Node, QuantFormat};
 
+use crate::k_blocks;
 use crate::lower::Packing;
 
-/// What formats are decoded to that are not kept packed.
-pub(crate) const DECODED: DType = DType::F32;
+/// Which weights stay packed on the device, and what the others are decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Keeping {
+    /// Whether anything stays packed: an accelerator gains by reading less, a processor loses more by unpacking in every
+    /// step.
+    pub packs: bool,
+    /// The type of what is decoded when it is loaded.
+    pub decoded: DType,
+    /// Whether matrices of 16-bit floats are kept as f32, which processors multiply faster.
+    pub widens: bool,
+}
 
-pub(crate) fn packing(dtype: DType) -> Option<Packing> {
+impl Default for Keeping {
+    fn default() -> Self {
+        Keeping { packs: false, decoded: DType::F32, widens: false }
+    }
+}
+
+impl Keeping {
+    /// For a graph on a processor: everything becomes what it multiplies fastest.
+    pub(crate) fn on_processor() -> Self {
+        Keeping { packs: false, decoded: DType::F32, widens: true }
+    }
+
+    /// For a graph on an accelerator: what its packed weights are multiplied in is wide enough for them.
+    pub(crate) fn on_accelerator(graph: &Graph) -> Self {
+        let takes_packed = |node: &&Node| node.inputs.iter().any(|v| graph.ty(*v).dtype.is_quant());
+        let results = graph.nodes().iter().filter(takes_packed).map(|node| node.types[0].dtype);
+        let mut types = results.filter(|dtype| dtype.is_float());
+        let first = types.next().filter(|dtype| matches!(dtype, DType::BF16 | DType::F16));
+        let decoded = first.filter(|first| types.all(|dtype| dtype == *first)).unwrap_or(DType::F32);
+        Keeping { packs: true, decoded, widens: false }
+    }
+}
+
+pub(crate) fn packing(dtype: DType, keeping: Keeping) -> Option<Packing> {
     let DType::Quant(format) = dtype else { return None };
+    if !keeping.packs {
+        return None;
+    }
     let blocks = |bits, has_bias| Packing { bits, group: 32, scale: DType::F32, has_bias, is_float: false };
     Some(match format {
         QuantFormat::Affine { bits, group, scale } => {
@@ -27,15 +63,17 @@ pub(crate) fn packing(dtype: DType) -> Option<Packing> {
         }
         QuantFormat::Gguf(GgufFormat::Q4_0 | GgufFormat::Q4_1) => blocks(4, true),
         QuantFormat::Gguf(GgufFormat::Q5_0 | GgufFormat::Q5_1 | GgufFormat::Q8_0) => blocks(8, true),
-        QuantFormat::Gguf(_) => return None,
+        QuantFormat::Gguf(format) => {
+            let (bits, group) = k_blocks::form(format)?;
+            Packing { group, ..blocks(bits, true) }
+        }
     })
 }
 
 /// The arrays of the pieces of a weight, in the order of [`Packing::arrays`], or the decoded numbers.
-pub(crate) fn arrays(dtype: DType, pieces: &[WeightTensor]) -> Vec<Bytes> {
-    let Some(packing) = packing(dtype) else {
-        let numbers: Vec<f32> = pieces.iter().flat_map(WeightTensor::to_f32).collect();
-        return vec![Bytes::copied(&[HostTensor::new(&[numbers.len()], &numbers).bytes()])];
+pub(crate) fn arrays(dtype: DType, pieces: &[WeightTensor], keeping: Keeping) -> Vec<Bytes> {
+    let Some(packing) = packing(dtype, keeping) else {
+        return vec![numbers(pieces, keeping.decoded)];
     };
     let DType::Quant(format) = dtype else { unreachable!("only packed types have a packing") };
     let each: Vec<Vec<Vec<u8>>> = pieces.iter().map(|p| piece(format, &packing, p)).collect();
@@ -57,8 +95,27 @@ fn piece(format: QuantFormat, packing: &Packing, t: &WeightTensor) -> Vec<Vec<u8
             vec![codes, t.parts[1].to_vec(), t.parts[2].to_vec()]
         }
         QuantFormat::MxFp4 => vec![t.parts[0].to_vec(), exponents(&t.parts[1])],
+        QuantFormat::Gguf(g) if k_blocks::form(g).is_some() => k_blocks(g, packing.bits, &t.parts[0]),
         QuantFormat::Gguf(g) => blocks(g, &t.parts[0]),
     }
+}
+
+/// The numbers of the pieces of a weight in a type.
+pub(crate) fn numbers(pieces: &[WeightTensor], dtype: DType) -> Bytes {
+    let each = pieces.iter().map(|piece| decoded(&piece.to_f32(), dtype)).collect::<Vec<_>>();
+    Bytes::copied(&each.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+/// Numbers in a type, a few at a time, since they pass through the widest one.
+fn decoded(numbers: &[f32], dtype: DType) -> Vec<u8> {
+    if dtype == DType::F32 {
+        return HostTensor::new(&[numbers.len()], numbers).bytes().to_vec();
+    }
+    let narrow = |some: &[f32]| {
+        let wide: Vec<f64> = some.iter().map(|v| f64::from(*v)).collect();
+        HostTensor::from_f64(dtype, &[wide.len()], &wide).bytes().to_vec()
+    };
+    numbers.chunks(1 << 16).flat_map(narrow).collect()
 }
 
 /// A stream of codes of `bits` bits as codes of 4 or 8.
@@ -81,7 +138,21 @@ fn exponents(scales: &[u8]) -> Vec<u8> {
     scales.iter().flat_map(|&e| 2f32.powi(i32::from(e) - 127).to_le_bytes()).collect()
 }
 
-fn half(bytes: &[u8]) -> f32 {
+/// Super-blocks, with as many codes in a byte as fit.
+fn k_blocks(format: GgufFormat, bits: usize, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (_, size) = format.block();
+    let (mut codes, mut scales, mut biases) = (vec![], vec![], vec![]);
+    for block in bytes.chunks_exact(size) {
+        let block = k_blocks::read(format, block);
+        let joined = |some: &[u8]| some.iter().enumerate().fold(0, |all, (i, code)| all | code << (i * bits));
+        codes.extend(block.codes.chunks_exact(8 / bits).map(joined));
+        scales.extend(block.scales.iter().flat_map(|v| v.to_le_bytes()));
+        biases.extend(block.biases.iter().flat_map(|v| v.to_le_bytes()));
+    }
+    vec![codes, scales, biases]
+}
+
+pub(crate) fn half(bytes: &[u8]) -> f32 {
     let t = HostTensor::from_bytes(DType::F16, vec![], bytes.to_vec());
     t.expect("a half has two bytes").to_f64()[0] as f32
 }

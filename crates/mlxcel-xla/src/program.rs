@@ -10,11 +10,11 @@ use mlxcel_ir::passes::Folded;
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, Op, ScatterMode, Type};
 
 use crate::emit::{Argument, Module, emit, sizes};
-use crate::engine::{XlaOptions, emit_options, module};
+use crate::engine::{XlaOptions, module};
 use crate::error::XlaError;
 use crate::executor::{Buffer, Executable, Executor};
-use crate::lower::{Packing, StepKind};
-use crate::pack;
+use crate::lower::{JOINED, Packing, StepKind, is_widened, wide_name};
+use crate::pack::{self, Keeping};
 
 /// Sizes of pools are rounded up, so that pools of about the same size share compiled modules, unless outputs show them.
 const BLOCKS_STEP: usize = 64;
@@ -23,6 +23,7 @@ const SLOTS_STEP: usize = 8;
 pub(crate) struct XlaProgram {
     executor: Arc<dyn Executor>,
     options: XlaOptions,
+    keeping: Keeping,
     graph: Graph,
     /// As the caller bound them, and as the states are.
     dims: Bindings,
@@ -32,6 +33,8 @@ pub(crate) struct XlaProgram {
     compiled: HashMap<Key, Arc<Compiled>>,
     flying: BTreeMap<u64, Flying>,
     next: u64,
+    /// A run uses the states up, so that one that failed leaves none.
+    is_lost: bool,
 }
 
 struct State {
@@ -81,15 +84,29 @@ impl XlaProgram {
                 *n = n.next_multiple_of(step);
             }
         }
+        let keeping =
+            if executor.is_cpu() { Keeping::on_processor() } else { Keeping::on_accelerator(&graph) };
         let mut weights = fold(&*executor, &load, source)?;
         for (_, node) in graph.weights() {
-            upload(&*executor, &node.op, source, &mut weights)?;
+            upload((&*executor, keeping), &node.op, source, &mut weights)?;
         }
         let states = zeros(&*executor, &graph, &pool)?;
         let (compiled, flying) = (HashMap::new(), BTreeMap::new());
         let dims = dims.clone();
-        let program =
-            XlaProgram { executor, options, graph, dims, pool, weights, states, compiled, flying, next: 0 };
+        let program = XlaProgram {
+            executor,
+            options,
+            keeping,
+            graph,
+            dims,
+            pool,
+            weights,
+            states,
+            compiled,
+            flying,
+            next: 0,
+            is_lost: false,
+        };
         program.check()?;
         Ok(program)
     }
@@ -102,7 +119,7 @@ impl XlaProgram {
         }
         let outputs: Vec<&str> = self.graph.outputs().iter().map(|(n, _)| n.as_str()).collect();
         // Sizes of one may be too small for a slice of a fixed graph; only what cannot be written counts.
-        match module(&self.graph, &sizes, &outputs, StepKind::default()) {
+        match module(&self.graph, &sizes, &outputs, StepKind::default(), self.executor.emit_options()) {
             Err(e @ XlaError::Unsupported { .. }) => Err(e.into()),
             _ => Ok(()),
         }
@@ -113,7 +130,7 @@ impl XlaProgram {
             return Ok(known.clone());
         }
         let outputs: Vec<&str> = key.outputs.iter().map(String::as_str).collect();
-        let module = module(&self.graph, &key.sizes, &outputs, key.kind)?;
+        let module = module(&self.graph, &key.sizes, &outputs, key.kind, self.executor.emit_options())?;
         let executable = self.executor.compile(&describe(&key), &module.text)?;
         let compiled = Arc::new(Compiled { module, executable });
         self.compiled.insert(key, compiled.clone());
@@ -131,14 +148,13 @@ impl XlaProgram {
             .get("temperature")
             .is_some_and(|t| t.to_vec::<f32>().is_some_and(|t| t.iter().all(|t| *t <= 0.0)));
         let narrow_attention = !self.executor.is_cpu();
-        let kind = StepKind { is_split, is_greedy, narrow_attention };
+        let kind = StepKind { is_split, is_greedy, narrow_attention, keeping: self.keeping };
         let sizes = sizes.into_iter().chain(self.pool.clone()).collect();
         let compiled = self.compiled(Key { sizes, outputs: outputs.to_vec(), kind })?;
         let mut inputs = vec![];
         for argument in &compiled.module.arguments {
             if let Argument::Input(name) = argument {
-                let t = feeds.get(name).ok_or_else(|| EngineError::MissingFeed { name: name.clone() })?;
-                inputs.push(self.executor.upload(t.dtype(), t.shape(), Bytes::copied(&[t.bytes()]))?);
+                inputs.push(self.upload_input(feeds, name, &compiled.module.joined)?);
             }
         }
         let mut fed = inputs.iter();
@@ -147,12 +163,27 @@ impl XlaProgram {
             Argument::State(name) => &self.states[name].buffer,
             Argument::Input(_) => fed.next().expect("every input was uploaded"),
         });
-        let mut results = compiled.executable.run(&arguments.collect::<Vec<_>>())?;
+        let results = run(&*compiled.executable, &compiled.module, &arguments.collect::<Vec<_>>());
+        let mut results = results.inspect_err(|_| self.is_lost = true)?;
         let outputs = results.split_off(compiled.module.updates.len());
         for (name, buffer) in compiled.module.updates.iter().zip(results) {
             self.states.get_mut(name).expect("updates are of declared states").buffer = buffer;
         }
         Ok(Part { compiled, results: outputs })
+    }
+
+    /// An input on the device, or all those that are joined.
+    fn upload_input(&self, feeds: &Feeds, name: &str, joined: &[String]) -> Result<Buffer, EngineError> {
+        let feed =
+            |name: &str| feeds.get(name).ok_or_else(|| EngineError::MissingFeed { name: name.to_string() });
+        if name != JOINED {
+            let t = feed(name)?;
+            return Ok(self.executor.upload(t.dtype(), t.shape(), Bytes::copied(&[t.bytes()]))?);
+        }
+        let all =
+            joined.iter().map(|name| Ok(feed(name)?.bytes())).collect::<Result<Vec<_>, EngineError>>()?;
+        let size = all.iter().map(|bytes| bytes.len()).sum::<usize>() / size_of::<i32>();
+        Ok(self.executor.upload(DType::I32, &[size], Bytes::copied(&all))?)
     }
 
     fn copy_entries(&mut self, axis: &str, from: &[i32], to: &[i32]) -> Result<(), EngineError> {
@@ -172,7 +203,7 @@ impl XlaProgram {
             let state = b.state(name, ty.dtype, shape);
             b.update(name, state.scatter(to_in, state.gather(from_in, 0), ScatterMode::Set));
         }
-        let module = emit(&b.finish()?, emit_options(self.executor.is_cpu()))?;
+        let module = emit(&b.finish()?, self.executor.emit_options())?;
         let executable = self.executor.compile("a copy of state entries", &module.text)?;
         let index = |v: &[i32]| {
             self.executor.upload(DType::I32, &[n], Bytes::copied(&[HostTensor::new(&[n], v).bytes()]))
@@ -183,12 +214,20 @@ impl XlaProgram {
             Argument::Input(name) if name == "from" => &from,
             _ => &to,
         });
-        let results = executable.run(&arguments.collect::<Vec<_>>())?;
+        let results = run(&*executable, &module, &arguments.collect::<Vec<_>>());
+        let results = results.inspect_err(|_| self.is_lost = true)?;
         for (name, buffer) in module.updates.iter().zip(results) {
             self.states.get_mut(name).expect("only states are updated").buffer = buffer;
         }
         Ok(())
     }
+}
+
+/// The results of a module: its states, then its outputs.
+fn run(executable: &dyn Executable, module: &Module, arguments: &[&Buffer]) -> Result<Vec<Buffer>, XlaError> {
+    let results = executable.run(arguments)?;
+    let (found, expected) = (results.len(), module.updates.len() + module.outputs.len());
+    if found == expected { Ok(results) } else { Err(XlaError::Results { found, expected }) }
 }
 
 fn describe(key: &Key) -> String {
@@ -212,23 +251,23 @@ fn fold(
     }
     let mut weights = BTreeMap::new();
     for (_, node) in load.weights() {
-        upload(executor, &node.op, source, &mut weights)?;
+        upload((executor, Keeping::default()), &node.op, source, &mut weights)?;
     }
     let names: Vec<&str> = load.outputs().iter().map(|(name, _)| name.as_str()).collect();
     let kind = StepKind { narrow_attention: !executor.is_cpu(), ..StepKind::default() };
-    let module = module(load, &Bindings::new(), &names, kind)?;
+    let module = module(load, &Bindings::new(), &names, kind, executor.emit_options())?;
     let arguments = module.arguments.iter().map(|argument| match argument {
         Argument::Weight(name) => &weights[name],
         other => unreachable!("loading has weights only, not {other:?}"),
     });
     let executable = executor.compile("the folding of weights", &module.text)?;
-    let results = executable.run(&arguments.collect::<Vec<_>>())?;
+    let results = run(&*executable, &module, &arguments.collect::<Vec<_>>())?;
     Ok(names.into_iter().map(str::to_string).zip(results).collect())
 }
 
 /// Puts a weight's arrays on the device, unless they are there.
 fn upload(
-    executor: &dyn Executor,
+    (executor, keeping): (&dyn Executor, Keeping),
     op: &Op,
     source: &dyn WeightSource,
     to: &mut BTreeMap<String, Buffer>,
@@ -239,6 +278,11 @@ fn upload(
     }
     let pieces = load_pieces(op, source)?;
     let shape = sizes(&Type::new(*dtype, shape.clone()))?;
+    if keeping.widens && is_widened(*dtype, shape.len()) {
+        let wide = executor.upload(DType::F32, &shape, pack::numbers(&pieces, DType::F32))?;
+        to.insert(wide_name(name), wide);
+        return Ok(());
+    }
     if !dtype.is_quant() {
         let bytes = match pieces.as_slice() {
             [one] => one.parts[0].clone(),
@@ -247,11 +291,11 @@ fn upload(
         to.insert(name.clone(), executor.upload(*dtype, &shape, bytes)?);
         return Ok(());
     }
-    let mut arrays = pack::arrays(*dtype, &pieces).into_iter();
+    let mut arrays = pack::arrays(*dtype, &pieces, keeping).into_iter();
     let mut next = || arrays.next().expect("a packing has as many arrays as it lists");
-    match Packing::of(*dtype) {
+    match Packing::of(*dtype, keeping) {
         None => {
-            to.insert(format!("{name}.decoded"), executor.upload(pack::DECODED, &shape, next())?);
+            to.insert(format!("{name}.decoded"), executor.upload(keeping.decoded, &shape, next())?);
         }
         Some(packing) => {
             for (suffix, dtype, sizes) in packing.arrays(&shape) {
@@ -262,28 +306,22 @@ fn upload(
     Ok(())
 }
 
-/// The states as zeros, made on the device.
+/// The states as zeros, each an array of its own.
 fn zeros(
     executor: &dyn Executor,
     graph: &Graph,
     pool: &Bindings,
 ) -> Result<BTreeMap<String, State>, EngineError> {
-    let b = Builder::new();
-    let mut found = vec![];
+    let mut states = BTreeMap::new();
     for (_, node) in graph.states() {
         let Op::State { name, dtype, shape } = &node.op else { continue };
         let unbound =
             |d: &mlxcel_ir::Dim| EngineError::Unbound { what: format!("state '{name}'"), dim: d.to_string() };
-        let fixed = shape.iter().map(|d| d.eval(pool).map(Into::into).ok_or_else(|| unbound(d)));
-        b.output(name, b.scalar_of(*dtype, 0.0).broadcast(fixed.collect::<Result<_, _>>()?));
-        found.push((name.clone(), node.types[0].clone()));
+        let sizes = shape.iter().map(|d| d.eval(pool).ok_or_else(|| unbound(d)));
+        let buffer = executor.zeros(*dtype, &sizes.collect::<Result<Vec<_>, _>>()?)?;
+        states.insert(name.clone(), State { ty: node.types[0].clone(), buffer });
     }
-    if found.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let module = emit(&b.finish()?, emit_options(executor.is_cpu()))?;
-    let buffers = executor.compile("empty states", &module.text)?.run(&[])?;
-    Ok(found.into_iter().zip(buffers).map(|((name, ty), buffer)| (name, State { ty, buffer })).collect())
+    Ok(states)
 }
 
 impl Program for XlaProgram {
@@ -331,7 +369,8 @@ impl Program for XlaProgram {
             let all = all.collect::<Result<Vec<_>, XlaError>>()?;
             Ok(step.outputs.iter().map(|name| all[place(name)].clone()).collect())
         };
-        let mut parts = step.parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let parts = step.parts.iter().map(read).collect::<Result<Vec<_>, _>>();
+        let mut parts = parts.inspect_err(|_| self.is_lost = true)?;
         let Some(split) = &step.split else { return Ok(parts.remove(0)) };
         let names: Vec<&str> = step.outputs.iter().map(String::as_str).collect();
         Ok(split.join(&self.graph, &names, parts))
@@ -358,5 +397,9 @@ impl Program for XlaProgram {
         to.resize(size, -1);
         from.resize(size, 0);
         self.copy_entries(axis, &from, &to)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 }

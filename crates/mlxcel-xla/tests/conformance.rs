@@ -1,6 +1,8 @@
 //! The suite that every engine passes, on XLA's CPU plugin, which `cargo xtask test` fetches. Compiling is what takes
 //! time here, so steps have two shapes only, and of most families only the checkpoint in f32 is run.
 
+mod capacity;
+
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -9,26 +11,92 @@ use conformance::models::{
 };
 use conformance::ops::{self, Group};
 use mlxcel_engine::buckets::{Buckets, Ladder};
+use mlxcel_engine::weights::Bytes;
+use mlxcel_ir::DType;
 use mlxcel_xla::pjrt::{Effort, PjrtExecutor, PjrtOptions};
-use mlxcel_xla::{XlaEngine, XlaOptions};
+use mlxcel_xla::{Buffer, EmitOptions, Executable, Executor, XlaEngine, XlaError, XlaOptions};
 
-/// One client for all tests of the process.
-fn processor() -> XlaEngine {
-    static ENGINE: OnceLock<XlaEngine> = OnceLock::new();
-    let open = || {
-        let plugin = std::env::var_os("MLXCEL_TEST_XLA_CPU");
-        let plugin = plugin.expect("MLXCEL_TEST_XLA_CPU names XLA's plugin; `cargo xtask test` sets it");
-        let options =
-            PjrtOptions { device: "cpu".to_string(), effort: Effort::Little, ..PjrtOptions::default() };
-        let executor = PjrtExecutor::open(&PathBuf::from(plugin), &options).expect("the plugin opens");
-        let buckets = Buckets {
-            sequences: Ladder { least: 4 },
-            tokens: Ladder { least: 128 },
-            ..XlaOptions::default().buckets
-        };
-        XlaEngine::new(Arc::new(executor), XlaOptions { buckets })
+/// One client for all tests of the process but one.
+fn executor() -> Arc<PjrtExecutor> {
+    static EXECUTOR: OnceLock<Arc<PjrtExecutor>> = OnceLock::new();
+    EXECUTOR.get_or_init(|| open(Effort::Little)).clone()
+}
+
+fn open(effort: Effort) -> Arc<PjrtExecutor> {
+    let plugin = std::env::var_os("MLXCEL_TEST_XLA_CPU");
+    let plugin = plugin.expect("MLXCEL_TEST_XLA_CPU names XLA's plugin; `cargo xtask test` sets it");
+    let options = PjrtOptions { device: "cpu".to_string(), effort, ..PjrtOptions::default() };
+    Arc::new(PjrtExecutor::open(&PathBuf::from(plugin), &options).expect("the plugin opens"))
+}
+
+fn engine(executor: Arc<dyn Executor>, blocks: usize) -> XlaEngine {
+    let buckets = Buckets {
+        sequences: Ladder { least: 4 },
+        tokens: Ladder { least: 128 },
+        pages: Ladder { least: blocks },
+        ..XlaOptions::default().buckets
     };
-    ENGINE.get_or_init(open).clone()
+    XlaEngine::new(executor, XlaOptions { buckets })
+}
+
+fn processor() -> XlaEngine {
+    engine(executor(), 16)
+}
+
+/// The processor, taken for an accelerator: weights are folded and stay packed, inputs come as one array.
+struct Accelerator(Arc<PjrtExecutor>);
+
+impl Executor for Accelerator {
+    fn device(&self) -> String {
+        self.0.device()
+    }
+
+    fn is_cpu(&self) -> bool {
+        false
+    }
+
+    fn emit_options(&self) -> EmitOptions {
+        EmitOptions { narrow_products: true, joined_inputs: true, ..self.0.emit_options() }
+    }
+
+    fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
+        self.0.compile(what, module)
+    }
+
+    fn upload(&self, dtype: DType, sizes: &[usize], bytes: Bytes) -> Result<Buffer, XlaError> {
+        self.0.upload(dtype, sizes, bytes)
+    }
+
+    fn zeros(&self, dtype: DType, sizes: &[usize]) -> Result<Buffer, XlaError> {
+        self.0.zeros(dtype, sizes)
+    }
+}
+
+fn accelerator() -> XlaEngine {
+    engine(Arc::new(Accelerator(executor())), 16)
+}
+
+#[test]
+fn what_is_done_for_accelerators_gives_the_same_tokens() {
+    let plain = Fixture::open(&fixtures("golden").join("llama").join("f32"));
+    check_greedy(&accelerator(), &plain, usize::MAX, F32_TOLERANCE);
+    check_batched(&accelerator(), &plain, F32_TOLERANCE);
+    let packed = Fixture::open_gguf(&fixtures("gguf"), "llama-quant");
+    check_greedy(&accelerator(), &packed, usize::MAX, F32_TOLERANCE);
+}
+
+/// The other tests compile with little effort, users with all of it.
+#[test]
+fn what_is_compiled_as_for_users_gives_the_same_tokens() {
+    let fixture = Fixture::open(&fixtures("golden").join("llama").join("f32"));
+    let engine = engine(open(Effort::Full), 16);
+    check_greedy(&engine, &fixture, usize::MAX, F32_TOLERANCE);
+    check_batched(&engine, &fixture, F32_TOLERANCE);
+}
+
+#[test]
+fn a_context_that_outgrows_its_module_goes_on_with_the_same_tokens() {
+    capacity::check(|blocks| engine(executor(), blocks));
 }
 
 macro_rules! families {
@@ -45,29 +113,7 @@ macro_rules! families {
 mod matches_transformers_on {
     use super::*;
 
-    families!(
-        cohere,
-        deepseek_v3,
-        gemma2,
-        gemma3_text,
-        gpt2,
-        gpt_neox,
-        gpt_oss,
-        granite,
-        llama,
-        mamba,
-        mistral,
-        mixtral,
-        olmo,
-        olmo2,
-        phi3,
-        qwen2,
-        qwen3,
-        qwen3_moe,
-        smollm3,
-        stablelm,
-        starcoder2,
-    );
+    conformance::every_family!(families);
 }
 
 #[test]
@@ -95,9 +141,11 @@ fn ops_agree_with_torch_and_keep_the_rules_of_the_seam() {
 /// The groups whose forms are this engine's own; the others are primitives that torch has judged.
 #[test]
 fn ops_agree_with_the_reference() {
-    for group in [Group::Packed, Group::Paged, Group::Control] {
+    for group in [Group::Paged, Group::Control] {
         ops::against_reference(&processor(), group).assert_clean();
     }
+    // A processor has weights decoded when they are loaded.
+    ops::against_reference(&accelerator(), Group::Packed).assert_clean();
 }
 
 #[test]

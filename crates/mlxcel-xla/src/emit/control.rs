@@ -160,8 +160,8 @@ impl Emitter {
         Ok(results[1..].to_vec())
     }
 
-    fn entry_starts(&mut self, whole: &Val, at: &Val) -> Result<Vec<Val>, XlaError> {
-        let zero = self.number(DType::I32, &[], 0.0)?;
+    pub(super) fn entry_starts(&mut self, whole: &Val, at: &Val) -> Result<Vec<Val>, XlaError> {
+        let zero = self.number(at.dtype, &[], 0.0)?;
         Ok(std::iter::once(at.clone()).chain(whole.sizes[1..].iter().map(|_| zero.clone())).collect())
     }
 

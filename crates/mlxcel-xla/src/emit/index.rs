@@ -24,7 +24,7 @@ impl Emitter {
         );
         let mut slice = x.sizes.clone();
         slice[axis] = 1;
-        self.gathered(x, indices, (&dims, &slice), out)
+        self.gathered(x, indices, (&dims, &slice, x.sizes[axis] as f64 - 1.0), out)
     }
 
     fn take_along(&mut self, x: &Val, indices: &Val, axis: usize, out: &Val) -> Result<(), XlaError> {
@@ -34,17 +34,24 @@ impl Emitter {
             "collapsed_slice_dims = [{axis}], operand_batching_dims = {others:?}, \
              start_indices_batching_dims = {others:?}, start_index_map = [{axis}], index_vector_dim = {rank}"
         );
-        self.gathered(x, indices, (&dims, &vec![1; rank]), out)
+        self.gathered(x, indices, (&dims, &vec![1; rank], x.sizes[axis] as f64 - 1.0), out)
     }
 
     fn gathered(
         &mut self,
         x: &Val,
         indices: &Val,
-        (dims, slice): (&str, &[usize]),
+        (dims, slice, last): (&str, &[usize], f64),
         out: &Val,
     ) -> Result<(), XlaError> {
+        if out.sizes.contains(&0) {
+            // A slice of one may be more than there is to take from.
+            let zero = self.number(out.dtype, &[], 0.0)?;
+            return self.spread_to(&zero, out);
+        }
         let slice = slice.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let bounded = if self.options.guarded_indices { Some(self.bounded(indices, last)?) } else { None };
+        let indices = bounded.as_ref().unwrap_or(indices);
         let (from, index, to) = (x.ty()?, indices.ty()?, out.ty()?);
         self.line(format_args!(
             "{} = \"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<{dims}>, \
@@ -56,6 +63,14 @@ impl Emitter {
 
     /// Rows out of range are dropped, as the specification of scatter has it.
     fn scatter(&mut self, x: [&Val; 3], mode: ScatterMode, out: &Val) -> Result<(), XlaError> {
+        if !self.options.guarded_indices || x[1].sizes[0] == 0 || x[0].sizes[0] == 0 {
+            return self.scatter_in_range(x, mode, out);
+        }
+        let (indices, updates) = self.guarded(x, mode)?;
+        self.scatter_in_range([x[0], &indices, &updates], mode, out)
+    }
+
+    fn scatter_in_range(&mut self, x: [&Val; 3], mode: ScatterMode, out: &Val) -> Result<(), XlaError> {
         let [base, indices, updates] = x;
         let windows: Vec<usize> = (1..base.sizes.len()).collect();
         let scalar = types::tensor(base.dtype, &[])?;

@@ -10,6 +10,7 @@
 mod contract;
 mod control;
 mod elementwise;
+mod guard;
 mod index;
 mod movement;
 mod reduce;
@@ -22,11 +23,20 @@ use mlxcel_ir::{DType, Graph, Node, Op, Value};
 use crate::error::XlaError;
 pub(crate) use types::sizes;
 
-/// How numbers are multiplied.
+/// What the device needs to have written in its own way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmitOptions {
     /// Products of narrow floats are rounded to their own type by the device rather than by a conversion.
     pub narrow_products: bool,
+    /// Indices out of range are kept away from the device, which would read and write there.
+    pub guarded_indices: bool,
+    /// What compares equal is put in order by its place, for devices whose sorting is not stable.
+    pub total_orders: bool,
+    /// Inputs of whole numbers come as one array.
+    pub joined_inputs: bool,
+    /// What states become is computed once for all who read it. A compiler that joined the writing with a later reading
+    /// would need the old state too, and copy all of it in every step.
+    pub held_updates: bool,
 }
 
 /// What a module's argument stands for.
@@ -42,6 +52,8 @@ pub enum Argument {
 pub struct Module {
     pub text: String,
     pub arguments: Vec<Argument>,
+    /// The inputs that come one after the other in one array, if any do.
+    pub joined: Vec<String>,
     /// States in the order of the first results.
     pub updates: Vec<String>,
     /// Types and sizes of the outputs, which follow.
@@ -87,8 +99,13 @@ pub fn emit(graph: &Graph, options: EmitOptions) -> Result<Module, XlaError> {
     for (i, val) in &leaves {
         values[*i] = vec![val.clone()];
     }
+    let held = if options.held_updates { written(graph) } else { vec![] };
     for (i, node) in graph.nodes().iter().enumerate().filter(|(_, n)| !n.op.is_leaf()) {
         values[i] = e.node(node, &values, &format!("%n{i}"))?;
+        for value in held.iter().filter(|value| value.node as usize == i) {
+            let result = &mut values[i][value.result as usize];
+            *result = e.held(result)?;
+        }
     }
     let of = |v: &Value| values[v.node as usize][v.result as usize].clone();
     let updates: Vec<(String, Val)> = graph.updates().iter().map(|(n, v)| (n.clone(), of(v))).collect();
@@ -109,7 +126,25 @@ pub fn emit(graph: &Graph, options: EmitOptions) -> Result<Module, XlaError> {
         e.body
     );
     let outputs = outputs.into_iter().map(|v| (v.dtype, v.sizes)).collect();
-    Ok(Module { text, arguments, updates: updates.into_iter().map(|(n, _)| n).collect(), outputs })
+    Ok(Module {
+        text,
+        arguments,
+        joined: vec![],
+        updates: updates.into_iter().map(|(n, _)| n).collect(),
+        outputs,
+    })
+}
+
+/// The values that updates are, or are another shape of.
+fn written(graph: &Graph) -> Vec<Value> {
+    let of = |(_, value): &(String, Value)| {
+        let mut value = *value;
+        while matches!(graph.node(value).op, Op::Reshape { .. }) {
+            value = graph.node(value).inputs[0];
+        }
+        value
+    };
+    graph.updates().iter().map(of).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -202,6 +237,13 @@ impl Emitter {
         }
         self.body.write_fmt(text).expect("writing to a string does not fail");
         self.body.push('\n');
+    }
+
+    /// The same value, computed before anything that uses it.
+    fn held(&mut self, value: &Val) -> Result<Val, XlaError> {
+        let held = self.temporary(value.dtype, &value.sizes);
+        self.same("optimization_barrier", &[value], &held)?;
+        Ok(held)
     }
 
     /// A value that no node stands for.

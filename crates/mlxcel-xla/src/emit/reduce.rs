@@ -104,6 +104,20 @@ impl Emitter {
         self.convert_to(&sum, out)
     }
 
+    /// Whether a number comes before another, NaN after all.
+    fn lies_below(&mut self, first: &Val, second: &Val) -> Result<Val, XlaError> {
+        let below = self.compared(CompareOp::Lt, first, second)?;
+        if !first.dtype.is_float() {
+            return Ok(below);
+        }
+        let number = self.compared(CompareOp::Eq, first, first)?;
+        let nan = self.compared(CompareOp::Ne, second, second)?;
+        let [last, either] = [(); 2].map(|()| self.temporary(DType::Bool, &[]));
+        self.same("and", &[&number, &nan], &last)?;
+        self.same("or", &[&below, &last], &either)?;
+        Ok(either)
+    }
+
     /// Stable; NaN counts as the largest.
     pub(super) fn sort(
         &mut self,
@@ -123,18 +137,18 @@ impl Emitter {
         ));
         self.line(format_args!("^bb0(%a{n}: {value}, %b{n}: {value}, %i{n}: {index}, %j{n}: {index}):"));
         self.depth += 1;
-        let scalar = |name: String| Val { name, dtype: x.dtype, sizes: vec![] };
-        let (a, b) = (scalar(format!("%a{n}")), scalar(format!("%b{n}")));
+        let scalar = |name: String, dtype| Val { name, dtype, sizes: vec![] };
+        let (a, b) = (scalar(format!("%a{n}"), x.dtype), scalar(format!("%b{n}"), x.dtype));
         let (first, second) = if descending { (&b, &a) } else { (&a, &b) };
-        // `first` lies below `second`.
-        let mut before = self.compared(CompareOp::Lt, first, second)?;
-        if x.dtype.is_float() {
-            let number = self.compared(CompareOp::Eq, first, first)?;
-            let nan = self.compared(CompareOp::Ne, second, second)?;
-            let last = self.temporary(DType::Bool, &[]);
-            self.same("and", &[&number, &nan], &last)?;
-            let either = self.temporary(DType::Bool, &[]);
-            self.same("or", &[&before, &last], &either)?;
+        let mut before = self.lies_below(first, second)?;
+        if self.options.total_orders {
+            let after = self.lies_below(second, first)?;
+            let places = (scalar(format!("%i{n}"), DType::I32), scalar(format!("%j{n}"), DType::I32));
+            let earlier = self.compared(CompareOp::Lt, &places.0, &places.1)?;
+            let [equal, kept, either] = [(); 3].map(|()| self.temporary(DType::Bool, &[]));
+            self.same("not", &[&after], &equal)?;
+            self.same("and", &[&equal, &earlier], &kept)?;
+            self.same("or", &[&before, &kept], &either)?;
             before = either;
         }
         self.line(format_args!("stablehlo.return {} : tensor<i1>", before.name));

@@ -3,13 +3,18 @@
 
 mod attention;
 mod experts;
+mod inputs;
 mod unpack;
+mod widen;
 
 use mlxcel_ir::passes::{common_subexpressions, dead_code};
 use mlxcel_ir::{Bindings, Builder, DType, Graph, IrError, Op, Tensor, Type, Value, decompose};
 
 use crate::error::XlaError;
+use crate::pack::Keeping;
+pub(crate) use inputs::{JOINED, join_inputs};
 pub(crate) use unpack::Packing;
+pub(crate) use widen::{is_widened, wide_name};
 
 /// What is known of the step that a graph is lowered for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,6 +25,8 @@ pub struct StepKind {
     pub is_greedy: bool,
     /// Products of attention may be rounded to the type of the values, as fused kernels do.
     pub narrow_attention: bool,
+    /// How packed weights lie on the device.
+    pub keeping: Keeping,
 }
 
 /// The graph with only these outputs; every update stays.
@@ -47,7 +54,10 @@ pub(crate) fn lower(graph: &Graph, sizes: &Bindings, kind: StepKind) -> Result<G
     let bound = graph.bind(sizes)?;
     let own = rewrite_composites(&bound, kind)?;
     let primitives = decompose(&own, &|op, _| matches!(op, Op::ArgMax { .. }))?;
-    let unpacked = unpack::unpack(&primitives)?;
+    let mut unpacked = unpack::unpack(&primitives, kind.keeping)?;
+    if kind.keeping.widens {
+        unpacked = widen::widen(&unpacked)?;
+    }
     Ok(dead_code(&common_subexpressions(&unpacked)?)?)
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use mlxcel_ir::{Builder, DType, Dim, Graph, HostTensor, Op, Tensor, Type, Value};
 
 use crate::error::XlaError;
+use crate::pack::Keeping;
 
 /// How the arrays of a packed weight are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,8 @@ impl Packing {
     }
 
     /// How a format is kept; `None` if it is decoded when it is loaded.
-    pub(crate) fn of(dtype: DType) -> Option<Packing> {
-        crate::pack::packing(dtype)
+    pub(crate) fn of(dtype: DType, keeping: Keeping) -> Option<Packing> {
+        crate::pack::packing(dtype, keeping)
     }
 }
 
@@ -49,7 +50,7 @@ enum Parts {
 }
 
 /// Replaces packed weights and every use of them.
-pub(super) fn unpack(graph: &Graph) -> Result<Graph, XlaError> {
+pub(super) fn unpack(graph: &Graph, keeping: Keeping) -> Result<Graph, XlaError> {
     let mut packed: HashMap<Value, Vec<Parts>> = HashMap::new();
     let mut out = Graph::default();
     let mut map: Vec<Vec<Value>> = Vec::with_capacity(graph.nodes().len());
@@ -59,7 +60,7 @@ pub(super) fn unpack(graph: &Graph) -> Result<Graph, XlaError> {
         let find = |v: &Value| map[v.node as usize][v.result as usize];
         let results = match &node.op {
             Op::Weight { name, dtype, shape, .. } if dtype.is_quant() => {
-                packed.insert(here, vec![weight(&mut out, name, *dtype, shape)?]);
+                packed.insert(here, vec![weight(&mut out, (name, *dtype, shape), keeping)?]);
                 vec![here]
             }
             Op::Concat { axis: 0 } if node.types[0].dtype.is_quant() => {
@@ -121,14 +122,18 @@ fn taken_rows(graph: &Graph) -> Vec<Value> {
 }
 
 /// The arrays of a packed weight, as weights of their own.
-fn weight(out: &mut Graph, name: &str, dtype: DType, shape: &[Dim]) -> Result<Parts, XlaError> {
+fn weight(
+    out: &mut Graph,
+    (name, dtype, shape): (&str, DType, &[Dim]),
+    keeping: Keeping,
+) -> Result<Parts, XlaError> {
     let mut push = |name: String, dtype: DType, shape: Vec<Dim>| -> Result<Value, XlaError> {
         let op = Op::Weight { name, dtype, shape, pieces: vec![] };
         let node = out.push(op, vec![], vec![], "")?;
         Ok(Value { node, result: 0 })
     };
-    let Some(packing) = Packing::of(dtype) else {
-        return Ok(Parts::Plain(push(format!("{name}.decoded"), crate::pack::DECODED, shape.to_vec())?));
+    let Some(packing) = Packing::of(dtype, keeping) else {
+        return Ok(Parts::Plain(push(format!("{name}.decoded"), keeping.decoded, shape.to_vec())?));
     };
     let sizes: Option<Vec<usize>> = shape.iter().map(|d| d.as_fixed()).collect();
     let sizes = sizes.ok_or_else(|| XlaError::Unbound { ty: name.to_string() })?;

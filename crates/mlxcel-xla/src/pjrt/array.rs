@@ -11,7 +11,7 @@ use mlxcel_ir::DType;
 use super::plugin::Plugin;
 use super::{Client, sys};
 use crate::error::XlaError;
-use crate::executor::{Buffer, DeviceArray, Executable};
+use crate::executor::{Buffer, DeviceArray, Executable, assert_size};
 
 /// Arrays up to this many bytes are copied aside by the plugin, so that nobody waits for them.
 const SMALL: usize = 1 << 16;
@@ -102,7 +102,7 @@ impl Drop for Loaded {
 
 impl Executable for Loaded {
     fn run(&self, arguments: &[&Buffer]) -> Result<Vec<Buffer>, XlaError> {
-        let raw: Vec<*mut sys::Buffer> = arguments.iter().map(|b| Array::of(b).buffer).collect();
+        let raw: Vec<*mut sys::Buffer> = arguments.iter().map(|b| b.array::<Array>().buffer).collect();
         let mut results = vec![std::ptr::null_mut::<sys::Buffer>(); self.results];
         let (inputs, outputs) = ([raw.as_ptr()], [results.as_mut_ptr()]);
         let mut options = sys::ExecuteOptions::new();
@@ -128,18 +128,13 @@ pub(super) struct Array {
 unsafe impl Send for Array {}
 
 impl Array {
-    fn of(buffer: &Buffer) -> &Array {
-        buffer.0.as_any().downcast_ref().expect("an executable gets the buffers of its own executor")
-    }
-
     pub(super) fn upload(
         client: &Arc<Client>,
         dtype: DType,
         sizes: &[usize],
         bytes: Bytes,
     ) -> Result<Self, XlaError> {
-        let needed = dtype.storage_bytes(sizes);
-        assert_eq!(needed, Some(bytes.len()), "an array has the bytes of its type and shape");
+        assert_size(dtype, sizes, &bytes);
         let dims: Vec<i64> = sizes.iter().map(|&n| n as i64).collect();
         let mut from = sys::BufferFromHost::new();
         from.client = client.client;

@@ -3,37 +3,27 @@
 #![allow(unsafe_code)]
 
 mod array;
-mod cache;
-mod elf;
 mod options;
 mod plugin;
 mod sys;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use mlxcel_engine::weights::Bytes;
-use mlxcel_ir::DType;
+use mlxcel_ir::{Builder, DType, Dim};
 
+use crate::cache::{Cache, Complain, Modules, processor};
+use crate::emit::{EmitOptions, emit};
 use crate::error::XlaError;
+pub use crate::executor::Effort;
 use crate::executor::{Buffer, Executable, Executor};
 use array::{Array, Loaded};
-use cache::Cache;
 use options::Flag;
 use plugin::{Plugin, text};
 
-/// How hard the compiler tries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Effort {
-    #[default]
-    Full,
-    /// For tests, whose modules run a few times each.
-    Little,
-}
-
 /// How a device is opened.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct PjrtOptions {
     /// The device in the user's words, for messages; anything but `cpu` is an accelerator with memory of its own.
     pub device: String,
@@ -42,7 +32,24 @@ pub struct PjrtOptions {
     pub effort: Effort,
     /// Where compiled modules are kept; nowhere, if `None`.
     pub cache: Option<PathBuf>,
+    /// Told once, if nothing can be kept there.
+    pub complain: Option<Complain>,
 }
+
+impl PjrtOptions {
+    /// The share of memory in the user's words: a number above 0, at most 1.
+    pub fn parse_memory(text: &str) -> Result<f32, XlaError> {
+        let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+        share.ok_or_else(|| XlaError::MemoryShare { text: text.to_string() })
+    }
+}
+
+/// What plugins call their platforms, where that is also what users call the device.
+const PLATFORMS: [&str; 4] = [CPU, "cuda", "rocm", "tpu"];
+const CPU: &str = "cpu";
+
+/// The share that is used where none is given.
+const MEMORY_SHARE: f32 = 0.9;
 
 /// The faster minimum and maximum of the processor lose NaN.
 const CPU_FLAGS: [(&str, Flag); 1] = [("xla_cpu_enable_fast_min_max", Flag::Is(false))];
@@ -56,10 +63,8 @@ const QUICK_FLAGS: [(&str, Flag); 2] = [
 /// A client of a plugin with its first device.
 pub struct PjrtExecutor {
     client: Arc<Client>,
-    cache: Option<Cache>,
+    modules: Modules,
     options: Vec<u8>,
-    /// Compiled modules by the hash of their text.
-    compiled: Mutex<HashMap<[u8; 32], Arc<dyn Executable>>>,
 }
 
 struct Client {
@@ -81,33 +86,13 @@ impl PjrtExecutor {
     pub fn open(path: &Path, options: &PjrtOptions) -> Result<Self, XlaError> {
         quieten();
         let client = Client::open(Plugin::open(path)?, options)?;
-        let cache = options.cache.as_ref().map(|folder| Cache::new(folder, &client.identity()));
+        let cache =
+            options.cache.as_ref().map(|folder| Cache::new(folder, &client.identity(), options.complain));
         let mut flags = vec![];
         flags.extend(CPU_FLAGS.iter().filter(|_| client.is_cpu()));
         flags.extend(QUICK_FLAGS.iter().filter(|_| options.effort == Effort::Little));
         let options = options::compile_options(&flags);
-        Ok(PjrtExecutor { client: Arc::new(client), cache, options, compiled: Mutex::default() })
-    }
-
-    fn compile_new(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
-        let key = self.cache.as_ref().map(|c| c.key(module, &self.options));
-        if let (Some(cache), Some(key)) = (&self.cache, &key)
-            && let Some(bytes) = cache.read(key)
-            && let Ok(loaded) = Loaded::deserialize(&self.client, &bytes)
-        {
-            return Ok(Arc::new(loaded));
-        }
-        let loaded = Loaded::compile(&self.client, module, &self.options).map_err(|e| match e {
-            XlaError::Pjrt { message, .. } => XlaError::Compile { what: what.to_string(), message },
-            other => other,
-        })?;
-        // A plugin that cannot store its modules compiles them at every start.
-        if let (Some(cache), Some(key)) = (&self.cache, &key)
-            && let Ok(bytes) = loaded.serialize()
-        {
-            cache.write(key, &bytes)?;
-        }
-        Ok(Arc::new(loaded))
+        Ok(PjrtExecutor { client: Arc::new(client), modules: Modules::new(cache), options })
     }
 }
 
@@ -132,31 +117,53 @@ impl Executor for PjrtExecutor {
         self.client.is_cpu()
     }
 
-    fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
-        let hash = cache::hash(&[module.as_bytes()]);
-        let lock = || self.compiled.lock().unwrap_or_else(|e| e.into_inner());
-        let known = lock().get(&hash).cloned();
-        if let Some(done) = known {
-            return Ok(done);
+    fn emit_options(&self) -> EmitOptions {
+        let on_accelerator = !self.is_cpu();
+        EmitOptions {
+            narrow_products: on_accelerator,
+            joined_inputs: on_accelerator,
+            held_updates: !on_accelerator,
+            ..EmitOptions::default()
         }
-        let done = self.compile_new(what, module)?;
-        lock().insert(hash, done.clone());
-        Ok(done)
+    }
+
+    fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
+        let make = || {
+            let loaded = Loaded::compile(&self.client, module, &self.options).map_err(|e| match e {
+                XlaError::Pjrt { message, .. } => XlaError::Compile { what: what.to_string(), message },
+                other => other,
+            })?;
+            // A plugin that cannot store its modules compiles them at every start.
+            let bytes = loaded.serialize().ok();
+            Ok((Arc::new(loaded) as Arc<dyn Executable>, bytes))
+        };
+        let load =
+            |bytes: &[u8]| Ok(Arc::new(Loaded::deserialize(&self.client, bytes)?) as Arc<dyn Executable>);
+        self.modules.get((module, &self.options), load, make)
     }
 
     fn upload(&self, dtype: DType, sizes: &[usize], bytes: Bytes) -> Result<Buffer, XlaError> {
         Ok(Buffer(Box::new(Array::upload(&self.client, dtype, sizes, bytes)?)))
     }
+
+    /// Made on the device: nothing is copied there.
+    fn zeros(&self, dtype: DType, sizes: &[usize]) -> Result<Buffer, XlaError> {
+        let b = Builder::new();
+        b.output(
+            "zeros",
+            b.scalar_of(dtype, 0.0).broadcast(sizes.iter().map(|&n| Dim::fixed(n)).collect::<Vec<_>>()),
+        );
+        let module = emit(&b.finish()?, self.emit_options())?;
+        let mut results = self.compile("an empty state", &module.text)?.run(&[])?;
+        let none =
+            || XlaError::Pjrt { doing: "making an empty state", message: "no result came back".into() };
+        results.pop().ok_or_else(none)
+    }
 }
 
 impl Client {
     fn open(plugin: Plugin, options: &PjrtOptions) -> Result<Self, XlaError> {
-        let mut values = vec![];
-        if options.device != "cpu" {
-            let share = options.memory_fraction.unwrap_or(0.9).to_bits();
-            values.push(named("memory_fraction", sys::VALUE_FLOAT, u64::from(share)));
-            values.push(named("preallocate", sys::VALUE_BOOL, 0));
-        }
+        let values = create_options(options)?;
         let mut create = sys::ClientCreate::new();
         (create.create_options, create.num_options) = (values.as_ptr(), values.len());
         let no_device = |reason: String| XlaError::NoDevice { device: options.device.clone(), reason };
@@ -164,42 +171,77 @@ impl Client {
             XlaError::Pjrt { message, .. } => no_device(message),
             other => other,
         })?;
-        let client = create.client;
-        let mut devices = sys::AddressableDevices::new();
-        devices.client = client;
-        plugin.call("listing devices", sys::CLIENT_ADDRESSABLE_DEVICES, &mut devices)?;
-        if devices.num_devices == 0 {
-            return Err(no_device("the plugin lists none".to_string()));
-        }
-        // SAFETY: the list has at least one entry and lives as long as the client.
-        let device = unsafe { *devices.devices };
-        let ask = |function: usize| -> Result<String, XlaError> {
-            let mut name = sys::ClientText::new();
-            name.client = client;
-            plugin.call("asking for the platform", function, &mut name)?;
-            Ok(text(name.text, name.text_size))
+        // It owns the handle from here on, so that whatever fails below closes it.
+        let mut client = Client {
+            plugin,
+            client: create.client,
+            device: std::ptr::null_mut(),
+            platform: String::new(),
+            version: String::new(),
+            kind: String::new(),
         };
-        let (platform, version) = (ask(sys::CLIENT_PLATFORM_NAME)?, ask(sys::CLIENT_PLATFORM_VERSION)?);
-        let kind = kind(&plugin, device)?;
-        Ok(Client { plugin, client, device, platform, version, kind })
+        client.device =
+            client.first_device()?.ok_or_else(|| no_device("the plugin lists none".to_string()))?;
+        client.platform = client.ask(sys::CLIENT_PLATFORM_NAME)?;
+        client.check_platform(&options.device)?;
+        client.version = client.ask(sys::CLIENT_PLATFORM_VERSION)?;
+        client.kind = kind(&client.plugin, client.device)?;
+        Ok(client)
+    }
+
+    fn first_device(&self) -> Result<Option<*mut sys::Device>, XlaError> {
+        let mut list = sys::AddressableDevices::new();
+        list.client = self.client;
+        self.plugin.call("listing devices", sys::CLIENT_ADDRESSABLE_DEVICES, &mut list)?;
+        // SAFETY: the list has at least one entry and lives as long as the client.
+        Ok((list.num_devices > 0).then(|| unsafe { *list.devices }))
+    }
+
+    fn ask(&self, function: usize) -> Result<String, XlaError> {
+        let mut name = sys::ClientText::new();
+        name.client = self.client;
+        self.plugin.call("asking for the platform", function, &mut name)?;
+        Ok(text(name.text, name.text_size))
+    }
+
+    /// A plugin that was named may be for another device than the one that was asked for. A platform with a name of its
+    /// own is taken for the accelerator, whichever that is.
+    fn check_platform(&self, device: &str) -> Result<(), XlaError> {
+        let is_known = PLATFORMS.contains(&self.platform.as_str());
+        if self.platform == device || (device != CPU && !is_known) {
+            return Ok(());
+        }
+        let (path, platform) = (self.plugin.path.clone(), self.platform.clone());
+        Err(XlaError::WrongPlugin { path, platform, device: device.to_string() })
     }
 
     fn is_cpu(&self) -> bool {
-        self.platform == "cpu"
+        self.platform == CPU
     }
 
     /// What a compiled module depends on besides its text.
     fn identity(&self) -> Vec<String> {
         let size = std::fs::metadata(&self.plugin.path).map_or(0, |m| m.len());
-        vec![self.platform.clone(), self.version.clone(), self.kind.clone(), size.to_string(), processor()]
+        // The compiler takes flags from the environment too; written so that no two values look the same.
+        let flags = format!("{:?}", std::env::var_os("XLA_FLAGS").unwrap_or_default());
+        let (platform, version, kind) = (self.platform.clone(), self.version.clone(), self.kind.clone());
+        vec![platform, version, kind, size.to_string(), processor(), flags]
     }
 }
 
-/// Instructions of the processor, since code for one may not run on another that shares the cache.
-fn processor() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = |name: &str| info.lines().find(|l| l.starts_with(name)).unwrap_or_default().to_string();
-    line("model name") + &line("flags")
+/// What the client is created with. Only the clients of GPUs take memory as they are told.
+fn create_options(options: &PjrtOptions) -> Result<Vec<sys::NamedValue>, XlaError> {
+    if !matches!(options.device.as_str(), "cuda" | "rocm") {
+        return match options.memory_fraction {
+            Some(_) => Err(XlaError::NoMemoryShare { device: options.device.clone() }),
+            None => Ok(vec![]),
+        };
+    }
+    let share = options.memory_fraction.unwrap_or(MEMORY_SHARE).to_bits();
+    Ok(vec![
+        named("memory_fraction", sys::VALUE_FLOAT, u64::from(share)),
+        named("preallocate", sys::VALUE_BOOL, 0),
+    ])
 }
 
 fn named(name: &'static str, kind: std::ffi::c_int, bits: u64) -> sys::NamedValue {
@@ -224,5 +266,21 @@ impl Drop for Client {
         let mut destroy = sys::ClientDestroy::new();
         destroy.client = self.client;
         let _ = self.plugin.call("closing the device", sys::CLIENT_DESTROY, &mut destroy);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_memory_is_above_nothing_and_at_most_all() {
+        assert_eq!(PjrtOptions::parse_memory("0.5").unwrap(), 0.5);
+        assert_eq!(PjrtOptions::parse_memory("1").unwrap(), 1.0);
+        for wrong in ["0", "-1", "1.5", "NaN", "inf", "half", ""] {
+            let error = PjrtOptions::parse_memory(wrong).unwrap_err().to_string();
+            assert!(error.contains("MLXCEL_XLA_MEMORY") && error.contains("0.5"), "{error}");
+        }
     }
 }

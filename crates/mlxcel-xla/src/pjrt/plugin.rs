@@ -26,13 +26,7 @@ unsafe impl Sync for Plugin {}
 impl Plugin {
     /// Loads the library, compares versions and initialises it.
     pub(super) fn open(path: &Path) -> Result<Plugin, XlaError> {
-        if let Some(reason) = super::elf::damage(path) {
-            return Err(XlaError::Load { path: path.to_path_buf(), reason });
-        }
-        // SAFETY: loading runs the library's initialisers; it is the plugin that the user or the cache names.
-        let library = unsafe { libloading::Library::new(path) };
-        let library =
-            library.map_err(|e| XlaError::Load { path: path.to_path_buf(), reason: e.to_string() })?;
+        let library = crate::library::open(path)?;
         type Get = unsafe extern "C" fn() -> *const sys::Api;
         // SAFETY: the symbol has this type in every plugin.
         let get = unsafe { library.get::<Get>(b"GetPjrtApi\0") };

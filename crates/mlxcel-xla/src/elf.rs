@@ -10,7 +10,7 @@ const HEAD: usize = 64;
 const SEGMENT: usize = 56;
 
 /// Why the file cannot be loaded, if that can be told. Files that are not ELF are left to the loader.
-pub(super) fn damage(path: &Path) -> Option<String> {
+pub(crate) fn damage(path: &Path) -> Option<String> {
     let read = || -> std::io::Result<Option<String>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
