@@ -18,6 +18,8 @@ use crate::{Error, Result, digest, paths};
 pub(crate) struct Entry<'a> {
     pub(crate) name: &'a str,
     pub(crate) size: u64,
+    /// Whether the archive marks it as a program.
+    pub(crate) is_program: bool,
     pub(crate) bytes: &'a mut dyn Read,
 }
 
@@ -47,7 +49,8 @@ fn walk_zip(file: impl Read + io::Seek, label: &str, visit: &mut Visitor<'_>) ->
             continue;
         }
         let (name, size) = (entry.name().map_err(bad)?.into_owned(), entry.size());
-        if visit(Entry { name: &name, size, bytes: &mut entry })?.is_break() {
+        let is_program = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
+        if visit(Entry { name: &name, size, is_program, bytes: &mut entry })?.is_break() {
             break;
         }
     }
@@ -68,7 +71,8 @@ fn walk_tar(file: impl Read, label: &str, visit: &mut Visitor<'_>) -> Result<()>
             continue;
         }
         let size = entry.size();
-        if visit(Entry { name, size, bytes: &mut entry })?.is_break() {
+        let is_program = entry.header().mode().is_ok_and(|mode| mode & 0o111 != 0);
+        if visit(Entry { name, size, is_program, bytes: &mut entry })?.is_break() {
             break;
         }
     }

@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use serde::Serialize;
@@ -129,10 +130,12 @@ pub(crate) fn plain(name: &str) -> String {
     if name.trim_matches('.').is_empty() { format!("_{name}") } else { name }
 }
 
-/// Writes a small file in one rename, so that a reader sees all of it or nothing.
+/// Writes a small file in one rename, so that a reader sees all of it or nothing. Several may write the same one at once.
 pub(crate) fn write_json(place: &Path, value: &impl Serialize) -> Result<()> {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let text = serde_json::to_vec(value).expect("plain data has a JSON form");
-    let draft = place.with_added_extension(format!("{}.new", std::process::id()));
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = place.with_added_extension(format!("{}-{number}.new", std::process::id()));
     fs::write(&draft, text).map_err(Error::write(&draft))?;
     fs::rename(&draft, place).map_err(Error::io("move to", place))
 }
@@ -158,6 +161,20 @@ fn sync_folder(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::SMOLLM2;
+
+    #[test]
+    fn threads_write_the_same_file_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("listing.json");
+        std::thread::scope(|scope| {
+            let writers = [1, 2, 3, 4].map(|n| {
+                let place = &place;
+                scope.spawn(move || (0..200).try_for_each(|_| write_json(place, &n)))
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+    }
 
     #[test]
     fn a_place_is_always_inside_the_cache() {

@@ -12,7 +12,7 @@ use std::{
 use crate::{Error, Event, Folder, Hub, Result, archive, paths};
 
 /// More than any folder that is pinned here has.
-const FOLDER_BYTES_MAX: u64 = 1 << 30;
+const FOLDER_BYTES_MAX: u64 = 1 << 32;
 
 impl Hub {
     /// The path of one folder out of a pinned archive, fetched if it is not yet in the cache.
@@ -42,12 +42,21 @@ fn extract(archive: &Path, folder: &Folder<'_>, to: &Path) -> Result<()> {
             let file = paths::join(to, inside);
             let parent = file.parent().expect("a file is inside the folder");
             fs::create_dir_all(parent).map_err(Error::io("create the folder", parent))?;
-            let size = entry.size;
+            let (size, is_program) = (entry.size, entry.is_program);
             archive::keep(entry, size, &file)?;
+            if is_program {
+                allow_to_run(&file)?;
+            }
         }
         Ok(ControlFlow::Continue(()))
     })?;
     if to.is_dir() { Ok(()) } else { Err(missing(folder)) }
+}
+
+/// Runtimes bring programs that they start, such as a linker.
+fn allow_to_run(file: &Path) -> Result<()> {
+    let Some(permissions) = mlxcel_platform::files::permissions(0o755) else { return Ok(()) };
+    fs::set_permissions(file, permissions).map_err(Error::io("mark as a program", file))
 }
 
 fn too_large(folder: &Folder<'_>) -> Error {

@@ -42,8 +42,9 @@ pub use hub::{Hub, Request};
 pub use kept::{Kept, Place};
 pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
-    ALIASES, CORPORA, DEFAULT_MODEL, Folder, MINILM, MLX_BUILDS, MLX_VERSION, Member, Package, Pinned,
-    Registry, SMOLLM2, STORIES15M, XLA_CPU, XLA_CUDA13, XLLAMACPP, mlx,
+    ALIASES, CORPORA, CUDA13_LIBRARIES, CUDA13_LIBRARIES_FIT, DEFAULT_MODEL, Folder, IREE, MINILM,
+    MLX_BUILDS, MLX_VERSION, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M, XLA_CPU, XLA_CUDA13,
+    XLA_CUDA13_NEEDS, XLLAMACPP, mlx,
 };
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;

@@ -173,28 +173,40 @@ const fn xllamacpp(file: &'static str, size: u64, sha256: &'static str) -> Folde
 pub const MLX_VERSION: &str = "0.32.4";
 
 /// A build of MLX (MIT) by the name that people give it, as the whole content of its wheel: library, headers and what
-/// they need beside them.
+/// they need beside them. `None` where none is published for this machine.
 pub fn mlx(name: &str) -> Option<Folder<'static>> {
     match name {
-        "mlx-cpu" if cfg!(target_arch = "aarch64") => Some(mlx_wheel(
+        "mlx-cpu" if cfg!(windows) => Some(mlx_wheel(
+            "mlx-cpu",
+            "mlx_cpu-0.32.4-py3-none-win_amd64.whl",
+            15_689_226,
+            "1631a01b3017c6ee846b8080d9b3fc762fd016dea15a843ee9b0c64cfda5b73f",
+        )),
+        "mlx-cuda13" if cfg!(windows) => Some(mlx_wheel(
+            "mlx-cuda-13",
+            "mlx_cuda_13-0.32.4-py3-none-win_amd64.whl",
+            60_346_810,
+            "7895d92a3bb05e0c83bab31ae90f1e818d5bca178810f89c3980bac778bac89c",
+        )),
+        "mlx-cpu" if cfg!(all(target_os = "linux", target_arch = "aarch64")) => Some(mlx_wheel(
             "mlx-cpu",
             "mlx_cpu-0.32.4-py3-none-manylinux_2_35_aarch64.whl",
             8_957_465,
             "1289e85e64af1fd16380bf331438bfe4afe875d27afc3e0bcf35f427c488fadd",
         )),
-        "mlx-cpu" => Some(mlx_wheel(
+        "mlx-cpu" if cfg!(all(target_os = "linux", target_arch = "x86_64")) => Some(mlx_wheel(
             "mlx-cpu",
             "mlx_cpu-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
             10_486_971,
             "0e0a24fa2ce8b6b94d2e6a90604e8813aa8e29fcb918bb2aa01cfb6d133d8cee",
         )),
-        "mlx-cuda13" => Some(mlx_wheel(
+        "mlx-cuda13" if cfg!(all(target_os = "linux", target_arch = "x86_64")) => Some(mlx_wheel(
             "mlx-cuda-13",
             "mlx_cuda_13-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
             89_793_098,
             "94cb48fba73e5ee39467e51c35c51c691123359ca17bafd1a24cf92ad6732bee",
         )),
-        "mlx-metal" => Some(mlx_wheel(
+        "mlx-metal" if cfg!(all(target_os = "macos", target_arch = "aarch64")) => Some(mlx_wheel(
             "mlx-metal",
             "mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl",
             44_958_619,
@@ -215,6 +227,115 @@ const fn mlx_wheel(
 ) -> Folder<'static> {
     let (registry, version) = (Registry::Python, MLX_VERSION);
     Folder { package: Package { registry, name, version, file, size, sha256 }, path: "", save_as: "mlx" }
+}
+
+/// Whether [`CUDA13_LIBRARIES`] are for this machine.
+pub const CUDA13_LIBRARIES_FIT: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
+/// NVIDIA's libraries (redistributed by NVIDIA under its own licences) that MLX and XLA for CUDA 13 load, and the headers
+/// with which MLX compiles kernels: the folder `nvidia` of each wheel. They lie beside what loads them as Python's packages
+/// would.
+pub const CUDA13_LIBRARIES: [Folder<'static>; 10] = [
+    nvidia_wheel(
+        ("nvidia-cublas", "13.0.2.14"),
+        "nvidia_cublas-13.0.2.14-py3-none-manylinux_2_27_x86_64.whl",
+        420_882_912,
+        "0cf238ffdbe46c00cb9aa98e7bca745c223a5ca5a53e686ac8b3e5a08fe80d6c",
+    ),
+    nvidia_wheel(
+        ("nvidia-cufft", "12.0.0.61"),
+        "nvidia_cufft-12.0.0.61-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        214_085_489,
+        "6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3",
+    ),
+    nvidia_wheel(
+        ("nvidia-cusolver", "12.0.9.81"),
+        "nvidia_cusolver-12.0.9.81-py3-none-manylinux_2_27_x86_64.whl",
+        202_032_975,
+        "5d28371e1301d1edfb15b8b1201e24cd680bc72de7f384cc162c7edbd8c5348c",
+    ),
+    nvidia_wheel(
+        ("nvidia-cusparse", "12.6.3.3"),
+        "nvidia_cusparse-12.6.3.3-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        145_942_937,
+        "2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b",
+    ),
+    nvidia_wheel(
+        ("nvidia-nvjitlink", "13.0.88"),
+        "nvidia_nvjitlink-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
+        40_713_933,
+        "13a74f429e23b921c1109976abefacc69835f2f433ebd323d3946e11d804e47b",
+    ),
+    nvidia_wheel(
+        ("nvidia-cuda-nvrtc", "13.0.88"),
+        "nvidia_cuda_nvrtc-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
+        90_215_200,
+        "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
+    ),
+    nvidia_wheel(
+        ("nvidia-cuda-runtime", "13.0.96"),
+        "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        2_243_632,
+        "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+    ),
+    nvidia_wheel(
+        ("nvidia-cuda-crt", "13.0.88"),
+        "nvidia_cuda_crt-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        134_086,
+        "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
+    ),
+    nvidia_wheel(
+        ("nvidia-cudnn-cu13", "9.27.0.42"),
+        "nvidia_cudnn_cu13-9.27.0.42-py3-none-manylinux_2_27_x86_64.whl",
+        536_771_498,
+        "9677e76f21862eb5da7ee5ed69d544738b2d8b5c3ce7e5ec125c5592e6cdbdc8",
+    ),
+    nvidia_wheel(
+        ("nvidia-nccl-cu13", "2.32.3"),
+        "nvidia_nccl_cu13-2.32.3-py3-none-manylinux_2_27_x86_64.whl",
+        305_100_071,
+        "1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3",
+    ),
+];
+
+/// What XLA's plugin wants of NVIDIA besides: the profiler's library, the assembler, the device's functions, and exchange
+/// between GPUs.
+pub const XLA_CUDA13_NEEDS: [Folder<'static>; 4] = [
+    nvidia_wheel(
+        ("nvidia-cuda-cupti", "13.0.85"),
+        "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl",
+        10_715_597,
+        "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+    ),
+    nvidia_wheel(
+        ("nvidia-cuda-nvcc", "13.0.88"),
+        "nvidia_cuda_nvcc-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        37_384_532,
+        "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
+    ),
+    nvidia_wheel(
+        ("nvidia-nvvm", "13.0.88"),
+        "nvidia_nvvm-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
+        61_601_415,
+        "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0",
+    ),
+    nvidia_wheel(
+        ("nvidia-nvshmem-cu13", "3.8.0"),
+        "nvidia_nvshmem_cu13-3.8.0-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        182_092_449,
+        "81a4d1f666543e6d34df6d2ff940c7da1435e34e186aab6f3c2b48861b64ef38",
+    ),
+];
+
+const fn nvidia_wheel(
+    (name, version): (&'static str, &'static str),
+    file: &'static str,
+    size: u64,
+    sha256: &'static str,
+) -> Folder<'static> {
+    let registry = Registry::Python;
+    let package = Package { registry, name, version, file, size, sha256 };
+    Folder { package, path: "nvidia/", save_as: "nvidia" }
 }
 
 /// XLA's plugin for the processor (Apache-2.0), on the machines whose wheel is pinned.
@@ -242,7 +363,7 @@ const fn xla_cpu(file: &'static str, size: u64, sha256: &'static str) -> Folder<
     Folder { package, path: "xla_plugins/xla_cpu_pjrt/", save_as: "xla-cpu" }
 }
 
-/// XLA's plugin for CUDA 13 (Apache-2.0). It needs NVIDIA's libraries beside it, which Python's packages bring.
+/// XLA's plugin for CUDA 13 (Apache-2.0). It looks for NVIDIA's libraries in a folder `nvidia` beside its own.
 pub const XLA_CUDA13: Option<Folder<'static>> =
     if cfg!(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")) {
         Some(Folder {
@@ -260,6 +381,32 @@ pub const XLA_CUDA13: Option<Folder<'static>> =
     } else {
         None
     };
+
+/// IREE's compiler (Apache-2.0), of the version of the runtime that the xla engine builds in, on the machines whose wheel
+/// is pinned. The library serves any Python and none.
+pub const IREE: Option<Folder<'static>> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
+    None
+} else if cfg!(target_arch = "x86_64") {
+    Some(iree(
+        "iree_base_compiler-3.13.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+        83_606_091,
+        "6e1f83dc404f5dcdd76354a869cbbb389bd3f93b4623096de3195799ceb323a7",
+    ))
+} else if cfg!(target_arch = "aarch64") {
+    Some(iree(
+        "iree_base_compiler-3.13.0-cp311-cp311-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl",
+        84_954_036,
+        "21accf5c9eb352f39bc31fb1deea7701923d4ec65aa4ba7fcbd12e8ae0ce4dbb",
+    ))
+} else {
+    None
+};
+
+const fn iree(file: &'static str, size: u64, sha256: &'static str) -> Folder<'static> {
+    let (registry, name, version) = (Registry::Python, "iree-base-compiler", "3.13.0");
+    let package = Package { registry, name, version, file, size, sha256 };
+    Folder { package, path: "iree/compiler/_mlir_libs/", save_as: "iree" }
+}
 
 /// Which client speaks for a package, and which archive format it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,7 +497,7 @@ mod tests {
 
     #[test]
     fn every_folder_is_a_well_formed_pin() {
-        for folder in CORPORA.into_iter().chain(XLLAMACPP).chain(XLA_CPU).chain(XLA_CUDA13) {
+        for folder in CORPORA.into_iter().chain(XLLAMACPP).chain(XLA_CPU).chain(XLA_CUDA13).chain(IREE) {
             let digest = folder.package.sha256;
             assert!(
                 digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')),
@@ -363,11 +510,15 @@ mod tests {
     #[test]
     fn every_build_of_mlx_is_of_the_version_that_the_shim_is_built_for() {
         for name in MLX_BUILDS {
-            let package = mlx(name).unwrap().package;
+            let Some(Folder { package, .. }) = mlx(name) else { continue };
             assert!(package.file.contains(&format!("-{MLX_VERSION}-")), "{}", package.file);
             assert_eq!(package.sha256.len(), 64, "{name}");
         }
         assert!(mlx("mlx-rocm").is_none());
+        for Folder { package, path, .. } in CUDA13_LIBRARIES.into_iter().chain(XLA_CUDA13_NEEDS) {
+            assert!(package.file.contains(&format!("-{}-", package.version)), "{}", package.file);
+            assert_eq!((package.sha256.len(), path), (64, "nvidia/"), "{}", package.name);
+        }
     }
 
     #[test]

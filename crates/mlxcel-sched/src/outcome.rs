@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_engine::{HostTensor, step};
 
-use crate::plan::{Part, Step, is_checked};
+use crate::plan::{Look, Part, Step};
 use crate::sampling::Row;
 use crate::scheduler::Scheduler;
 use crate::{Event, Failure, Finish};
@@ -34,7 +34,7 @@ impl Scheduler {
             row = rows.end;
             let Some(i) = self.find_near(part.turn, near) else { continue };
             near = i + 1;
-            if self.conclude(i, part, (&outputs, rows), step.number, &mut events) {
+            if self.conclude(i, part, (&outputs, rows), step.looks, &mut events) {
                 self.running.remove(i);
                 near = i;
             }
@@ -49,7 +49,7 @@ impl Scheduler {
         i: usize,
         part: &Part,
         (outputs, rows): (&Outputs, Range<usize>),
-        number: u64,
+        looks: Look,
         events: &mut Vec<Event>,
     ) -> bool {
         let s = &mut self.running[i];
@@ -64,7 +64,7 @@ impl Scheduler {
         }
         let mut end = (!part.draws && computed == s.limit).then_some(Ok(Finish::Length));
         for (guess, row) in rows.enumerate() {
-            let row = outputs.row(row, s.chooser.needs_logits(s.made()), is_checked(number, s.made()));
+            let row = outputs.row(row, s.chooser.needs_logits(s.made()), looks.at(s.made()));
             let drawn = row.and_then(|row| s.chooser.choose(&s.tokens, s.prompt_len, row));
             let choice = match drawn {
                 Ok(choice) => choice,
@@ -135,7 +135,7 @@ impl Outputs {
         if needs_logits {
             return logits.map(Row::Logits).ok_or(Failure::BadOutput { what: "there are no logits" });
         }
-        let drawn = self.drawn.as_ref().and_then(|drawn| u32::try_from(drawn[row]).ok());
-        drawn.map(Row::Drawn).ok_or(Failure::BadOutput { what: "no token was drawn" })
+        let drawn = self.drawn.as_ref().ok_or(Failure::BadOutput { what: "no token was drawn" })?[row];
+        u32::try_from(drawn).map(Row::Drawn).map_err(|_| Failure::NotANumber)
     }
 }

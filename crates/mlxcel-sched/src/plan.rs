@@ -9,7 +9,29 @@ use crate::sequence::{Sequence, Turn};
 
 /// Logits of tokens that the graph draws are looked at every so many steps, since what is not a number stays so for
 /// the rest of a sequence.
-const CHECK_EVERY: u64 = 16;
+pub(crate) const CHECK_EVERY: u64 = 16;
+
+/// Of which tokens a step looks at the logits although the graph draws.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Of the first of each answer.
+    #[default]
+    First,
+    Always,
+    /// The program tells by what it draws.
+    Never,
+}
+
+impl Look {
+    /// Whether logits are looked at where an answer has so many tokens.
+    pub(crate) fn at(self, made: usize) -> bool {
+        match self {
+            Look::First => made == 0,
+            Look::Always => true,
+            Look::Never => false,
+        }
+    }
+}
 
 /// A step in the making.
 #[derive(Debug, Default)]
@@ -56,7 +78,7 @@ pub(crate) struct Snapshot {
 /// A step to run: copy, submit, collect; then give it back to the scheduler with the outputs.
 #[derive(Debug, Default)]
 pub struct Step {
-    pub(crate) number: u64,
+    pub(crate) looks: Look,
     pub(crate) parts: Vec<Part>,
     pub(crate) copies: Copies,
     pub(crate) snapshots: Vec<Snapshot>,
@@ -171,7 +193,7 @@ impl Step {
                 batch.push(state, &[tokens, &part.guesses].concat(), part.start, rows, sampling);
             }
             let (first, last) = (s.made(), s.made() + part.guesses.len());
-            let is_seen = s.chooser.needs_logits(first) || is_checked(self.number, first);
+            let is_seen = s.chooser.needs_logits(first) || self.looks.at(first);
             wants_logits |= part.draws && is_seen;
             // A long enough answer may need them no more.
             wants_drawn |= part.draws && !s.chooser.needs_logits(last);
@@ -181,9 +203,4 @@ impl Step {
         self.outputs.extend(wants_drawn.then_some(step::SAMPLED));
         self.outputs.extend(wants_logits.then_some(step::LOGITS));
     }
-}
-
-/// Whether logits are looked at although the graph draws.
-pub(crate) fn is_checked(step: u64, made: usize) -> bool {
-    made == 0 || step.is_multiple_of(CHECK_EVERY)
 }

@@ -16,10 +16,13 @@ pub struct Runner {
 impl Runner {
     pub fn new(program: Box<dyn Program>, limits: Limits, traits: Traits) -> Self {
         let block_size = limits.block_size.max(1);
-        let scheduler = match program.rounds_prompts() {
-            true => Scheduler::new(limits, traits).with_rounded_prompts(),
-            false => Scheduler::new(limits, traits),
-        };
+        let mut scheduler = Scheduler::new(limits, traits);
+        if program.rounds_prompts() {
+            scheduler = scheduler.with_rounded_prompts();
+        }
+        if program.draws_no_nan() {
+            scheduler = scheduler.with_checked_draws();
+        }
         Runner { program, draft: None, scheduler, block_size }
     }
 
@@ -82,6 +85,11 @@ impl Runner {
         draft.guess(&mut asks, self.block_size)?;
         self.scheduler.answer(step, asks);
         Ok(())
+    }
+
+    /// Whether a program's state is gone, so that no step succeeds any more.
+    pub fn is_lost(&self) -> bool {
+        self.program.is_lost() || self.draft.as_ref().is_some_and(|draft| draft.program.is_lost())
     }
 
     pub fn is_idle(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use mlxcel_engine::EngineError;
 
-use crate::plan::{Plan, Step};
+use crate::plan::{CHECK_EVERY, Look, Plan, Step};
 use crate::policy::Pass;
 use crate::pool::{Entry, Pool};
 use crate::prefix::{Chain, Key};
@@ -20,6 +20,7 @@ pub struct Scheduler {
     pub(crate) traits: Traits,
     has_draft: bool,
     pub(crate) has_rounded_prompts: bool,
+    has_checked_draws: bool,
     pub(crate) blocks: Pool,
     pub(crate) slots: Pool,
     pub(crate) waiting: BTreeMap<Turn, Sequence>,
@@ -49,6 +50,7 @@ impl Scheduler {
             traits,
             has_draft: false,
             has_rounded_prompts: false,
+            has_checked_draws: false,
             blocks: Pool::new(limits.blocks),
             slots: Pool::new(limits.slots),
             waiting: BTreeMap::new(),
@@ -65,6 +67,12 @@ impl Scheduler {
     /// would have computed alike, which is the inside of prompts.
     pub fn with_rounded_prompts(self) -> Self {
         Scheduler { has_rounded_prompts: true, ..self }
+    }
+
+    /// For a program that tells by what it draws that logits are not numbers
+    /// ([`Program::draws_no_nan`](mlxcel_engine::Program::draws_no_nan)).
+    pub fn with_checked_draws(self) -> Self {
+        Scheduler { has_checked_draws: true, ..self }
     }
 
     /// Requests may ask for guesses of a draft program, which someone else runs.
@@ -205,7 +213,12 @@ impl Scheduler {
         self.is_in_flight = true;
         self.stats.steps += 1;
         let Plan { parts, copies, snapshots, .. } = plan;
-        let mut step = Step { number: self.stats.steps, parts, copies, snapshots, ..Step::default() };
+        let looks = match self.stats.steps.is_multiple_of(CHECK_EVERY) {
+            _ if self.has_checked_draws => Look::Never,
+            true => Look::Always,
+            false => Look::First,
+        };
+        let mut step = Step { looks, parts, copies, snapshots, ..Step::default() };
         if !step.wants_guesses() {
             self.fill_in(&mut step);
         }

@@ -31,7 +31,6 @@ pub struct Terms {
 pub async fn serve(stream: Stream, terms: Terms) {
     match stream {
         Stream::Tcp(stream) => secure(stream, terms).await,
-        #[cfg(unix)]
         Stream::Unix(stream) => secure(stream, terms).await,
     }
 }
@@ -76,7 +75,6 @@ pub async fn turn_away(stream: Stream) {
     // Who does not take it has to do without.
     let _ = match stream {
         Stream::Tcp(stream) => stream.try_write(ANSWER).map(drop),
-        #[cfg(unix)]
         Stream::Unix(mut stream) => stream.write_all(ANSWER).await,
     };
 }

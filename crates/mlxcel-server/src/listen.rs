@@ -2,11 +2,10 @@
 //! `connection`'s business.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use mlxcel_platform::sockets::{BindError, LocalListener, LocalStream};
 use tokio::net::{TcpListener, TcpStream};
-#[cfg(unix)]
-use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Listen;
 use crate::error::ServerError;
@@ -14,25 +13,13 @@ use crate::error::ServerError;
 /// Where clients come in.
 pub enum Listener {
     Tcp(TcpListener),
-    #[cfg(unix)]
-    Unix(UnixListener, SocketFile),
+    Unix(LocalListener),
 }
 
 /// A client that came in.
 pub enum Stream {
     Tcp(TcpStream),
-    #[cfg(unix)]
-    Unix(UnixStream),
-}
-
-/// Goes away with the server.
-pub struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // It may be gone already, and there is nobody left to tell.
-        let _ = std::fs::remove_file(&self.0);
-    }
+    Unix(LocalStream),
 }
 
 impl Listener {
@@ -51,8 +38,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-            #[cfg(unix)]
-            Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Listener::Unix(listener) => Ok(Stream::Unix(listener.accept().await?)),
         }
     }
 
@@ -62,8 +48,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string())
             }
-            #[cfg(unix)]
-            Listener::Unix(_, file) => file.0.display().to_string(),
+            Listener::Unix(listener) => listener.path().display().to_string(),
         }
     }
 }
@@ -77,30 +62,12 @@ async fn bind_tcp(host: &str, port: u16) -> Result<Listener, ServerError> {
     })
 }
 
-#[cfg(unix)]
 fn bind_unix(path: &Path) -> Result<Listener, ServerError> {
-    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-    let address = path.display().to_string();
-    if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        if !metadata.file_type().is_socket() {
-            return Err(ServerError::NotASocket { path: path.to_path_buf() });
-        }
-        // A socket that nobody answers was left by a server that was killed.
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(ServerError::AddressInUse { address });
-        }
-        let removed = std::fs::remove_file(path);
-        removed.map_err(|source| ServerError::Listen { address: address.clone(), source })?;
-    }
-    let failed = |source| ServerError::Listen { address: address.clone(), source };
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    let file = SocketFile(path.to_path_buf());
-    // Only this user, as nobody expects a new door for everyone.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Listener::Unix(listener, file))
-}
-
-#[cfg(not(unix))]
-fn bind_unix(_: &Path) -> Result<Listener, ServerError> {
-    Err(ServerError::NoUnixSockets)
+    let address = || path.display().to_string();
+    LocalListener::bind(path).map(Listener::Unix).map_err(|error| match error {
+        BindError::NotHere => ServerError::NoUnixSockets,
+        BindError::NotASocket => ServerError::NotASocket { path: path.to_path_buf() },
+        BindError::InUse => ServerError::AddressInUse { address: address() },
+        BindError::Io(source) => ServerError::Listen { address: address(), source },
+    })
 }

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use mlxcel_platform::signals;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::app::App;
@@ -40,7 +41,6 @@ impl Server {
         match (&self.listener, &self.terms.tls) {
             (Listener::Tcp(_), None) => format!("http://{}", self.listener.address()),
             (Listener::Tcp(_), Some(_)) => format!("https://{}", self.listener.address()),
-            #[cfg(unix)]
             _ => self.listener.address(),
         }
     }
@@ -54,7 +54,8 @@ impl Server {
     pub async fn run(self) -> Result<(), ServerError> {
         let Server { listener, app, terms } = self;
         let mut connections = JoinSet::new();
-        let first = tokio::spawn(load_first(Arc::clone(&app)));
+        let (failure, mut failed) = oneshot::channel();
+        tokio::spawn(load_first(Arc::clone(&app), failure));
         let tidying = tokio::spawn(drop_idle(Arc::clone(&app)));
         accept_all(&listener, &app, &terms, &mut connections).await;
         drop(listener);
@@ -71,20 +72,20 @@ impl Server {
         }
         connections.shutdown().await;
         app.models.close();
-        if first.is_finished() { first.await.unwrap_or(Ok(())) } else { Ok(()) }
+        failed.try_recv().map_or(Ok(()), Err)
     }
 }
 
 /// Loads the default model where that is wanted. A server that cannot is over.
-async fn load_first(app: Arc<App>) -> Result<(), ServerError> {
+async fn load_first(app: Arc<App>, failure: oneshot::Sender<ServerError>) {
     if app.models.first() == First::WhenAsked {
-        return Ok(());
+        return;
     }
-    let loaded = app.models.get(None).await;
-    loaded.map(drop).map_err(|refusal| {
+    if let Err(refusal) = app.models.get(None).await {
+        // Told before the end is, so that the end finds the reason. Nobody listens where the server ended first.
+        let _ = failure.send(ServerError::Load { reason: refusal.message });
         app.lifecycle.end_now();
-        ServerError::Load { reason: refusal.message }
-    })
+    }
 }
 
 /// Drops models that nobody asks for, from time to time.
@@ -177,28 +178,10 @@ pub fn serve(config: Config, source: Arc<dyn Source>, ready: impl FnOnce(&str)) 
     served
 }
 
-#[cfg(unix)]
 fn listen_for_signals(lifecycle: Lifecycle) -> Result<(), ServerError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
-        let mut signals = signal(kind).map_err(|source| ServerError::Signals { source })?;
-        let lifecycle = lifecycle.clone();
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                tracing::info!("asked to end; a second signal ends it at once");
-                lifecycle.end();
-            }
-        });
-    }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn listen_for_signals(lifecycle: Lifecycle) -> Result<(), ServerError> {
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            lifecycle.end();
-        }
-    });
-    Ok(())
+    let end = move || {
+        tracing::info!("asked to end; a second signal ends it at once");
+        lifecycle.end();
+    };
+    signals::on_every_end(end).map_err(|source| ServerError::Signals { source })
 }

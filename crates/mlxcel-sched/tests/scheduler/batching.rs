@@ -293,13 +293,15 @@ fn no_snapshot_is_kept_of_a_step_that_failed() {
 
 #[test]
 fn what_is_not_a_number_fails_its_request_only() {
-    let toy = Toy { poison: Some(49), ..Toy::default() };
-    let mut world = World::new(toy, limits());
-    let fine = world.ask(request(prompt(1, 10), 12));
-    let poisoned = world.ask(request([prompt(2, 6), vec![49]].concat(), 12));
-    world.finish();
-    assert_eq!(world.told[&poisoned].end, Some(Err(Failure::NotANumber)));
-    assert_eq!(world.told[&fine].tokens, toy.answer(&prompt(1, 10), &SamplingParams::default(), 12));
+    for draws_no_nan in [false, true] {
+        let toy = Toy { poison: Some(49), draws_no_nan, ..Toy::default() };
+        let mut world = World::new(toy, limits());
+        let fine = world.ask(request(prompt(1, 10), 12));
+        let poisoned = world.ask(request([prompt(2, 6), vec![49]].concat(), 12));
+        world.finish();
+        assert_eq!(world.told[&poisoned].end, Some(Err(Failure::NotANumber)));
+        assert_eq!(world.told[&fine].tokens, toy.answer(&prompt(1, 10), &SamplingParams::default(), 12));
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct Toy {
     pub rounds_prompts: bool,
     /// Sequences that contain this token have no logits but NaN.
     pub poison: Option<u32>,
+    /// Whether what is drawn of these is -1, and nobody may ask for their logits to find out.
+    pub draws_no_nan: bool,
 }
 
 impl Default for Toy {
@@ -41,6 +43,7 @@ impl Default for Toy {
             rotation,
             rounds_prompts: false,
             poison: None,
+            draws_no_nan: false,
         }
     }
 }
@@ -167,6 +170,7 @@ struct ToyProgram {
 impl Program for ToyProgram {
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
         assert!(self.finished.is_none(), "one step at a time");
+        assert!(!self.toy.draws_no_nan || !outputs.contains(&step::LOGITS), "nobody needs the logits");
         if self.fault.strikes(When::Submitting) {
             self.damage(feeds);
             return Err(failure());
@@ -181,7 +185,8 @@ impl Program for ToyProgram {
         };
         let drawn = logits.iter().enumerate().map(|(r, l)| {
             let (params, step) = params(r);
-            sample(l, &params, step) as i32
+            let is_refused = self.toy.draws_no_nan && l.iter().any(|l| l.is_nan());
+            if is_refused { -1 } else { sample(l, &params, step) as i32 }
         });
         let drawn = HostTensor::new(&[rows], &drawn.collect::<Vec<_>>());
         let logits = HostTensor::new(&[rows, self.toy.vocab_size], &logits.concat());
@@ -211,6 +216,10 @@ impl Program for ToyProgram {
 
     fn rounds_prompts(&self) -> bool {
         self.toy.rounds_prompts
+    }
+
+    fn draws_no_nan(&self) -> bool {
+        self.toy.draws_no_nan
     }
 }
 

@@ -72,13 +72,44 @@ fn run(mut embedder: Box<dyn Embedder>, batches: &Receiver<Batch>, is_up: &Atomi
         if reply.is_closed() {
             continue;
         }
-        let vectors = catch_unwind(AssertUnwindSafe(|| embedder.embed(&sequences)));
-        let vectors = vectors.unwrap_or_else(|_| {
+        let mut embed = |sequences: &[Vec<u32>]| catch_unwind(AssertUnwindSafe(|| embedder.embed(sequences)));
+        let vectors = embed(&sequences).unwrap_or_else(|_| {
             tracing::error!("the engine broke down while it made embeddings");
-            is_up.store(false, Ordering::Release);
+            // One token tells whether it goes on.
+            let token = sequences.first().and_then(|s| s.first()).copied().unwrap_or(0);
+            is_up.store(embed(&[vec![token]]).is_ok(), Ordering::Release);
             Err(EmbedError { reason: "the engine broke down".to_string() })
         });
         // Who is gone need not know.
         let _ = reply.send(vectors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks down at a token, and for good at another.
+    #[derive(Default)]
+    struct Fragile {
+        is_broken: bool,
+    }
+
+    impl Embedder for Fragile {
+        fn embed(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+            self.is_broken |= sequences[0].contains(&13);
+            assert!(!self.is_broken && !sequences[0].contains(&7), "it breaks down");
+            Ok(vec![vec![1.0]])
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_goes_on_after_a_breakdown_is_up() {
+        let thread = EmbeddingThread::start("fragile", Box::new(Fragile::default())).unwrap();
+        assert!(thread.embed(vec![vec![1, 7]]).await.is_err());
+        assert!(thread.is_up());
+        assert!(thread.embed(vec![vec![1]]).await.is_ok());
+        assert!(thread.embed(vec![vec![1, 13]]).await.is_err());
+        assert!(!thread.is_up(), "it can do nothing any more");
     }
 }

@@ -1,5 +1,6 @@
 //! The thread that owns a model's scheduler and engine: takes requests, runs steps, and hands out what comes of them.
-//! If the engine panics, the requests in it fail, the model is not ready, and a fresh engine is made.
+//! If the engine panics, or says that it has lost its state, the requests in it fail, the model is not ready, and a fresh
+//! engine is made.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -205,6 +206,9 @@ impl Worker {
             let events = self.step();
             let now = Instant::now();
             events.into_iter().for_each(|event| self.pass_on(event, now));
+            if self.runner.as_ref().is_some_and(Runner::is_lost) {
+                self.recover();
+            }
             self.tell();
         }
     }
@@ -306,7 +310,8 @@ impl Worker {
         }
     }
 
-    /// After a panic nobody knows what the engine holds: its requests fail, and it is made anew.
+    /// After a panic nobody knows what the engine holds, and what it has lost does not come back: its requests fail, and
+    /// it is made anew.
     fn recover(&mut self) {
         tracing::error!(model = %self.name, requests = self.routes.len(), "the engine broke down");
         self.is_up.store(false, Ordering::Release);

@@ -66,6 +66,8 @@ fn table() -> BTreeMap<u32, u32> {
 pub struct Faults {
     pub panics: AtomicBool,
     pub fails: AtomicBool,
+    /// A step fails, and every one after it.
+    pub loses: AtomicBool,
     pub computes_nan: AtomicBool,
     /// Milliseconds that every token of a step takes.
     pub token_ms: AtomicU64,
@@ -111,13 +113,14 @@ impl Faults {
 /// The program that follows the script.
 pub struct Script {
     faults: Arc<Faults>,
+    is_lost: bool,
     table: BTreeMap<u32, u32>,
     finished: BTreeMap<u64, Vec<HostTensor>>,
 }
 
 impl Script {
     pub fn new(faults: Arc<Faults>) -> Self {
-        Script { faults, table: table(), finished: BTreeMap::new() }
+        Script { faults, is_lost: false, table: table(), finished: BTreeMap::new() }
     }
 
     fn after(&self, token: u32) -> u32 {
@@ -130,7 +133,8 @@ impl Program for Script {
         let faults = Arc::clone(&self.faults);
         faults.pass_gate();
         assert!(!faults.panics.swap(false, Ordering::SeqCst), "the engine was told to panic");
-        if faults.fails.swap(false, Ordering::SeqCst) {
+        self.is_lost |= faults.loses.swap(false, Ordering::SeqCst);
+        if self.is_lost || faults.fails.swap(false, Ordering::SeqCst) {
             return Err(EngineError::OutOfMemory { what: "a test".to_string(), bytes: 1 });
         }
         let number = faults.steps.fetch_add(1, Ordering::SeqCst);
@@ -155,6 +159,10 @@ impl Program for Script {
 
     fn copy_state(&mut self, _: &str, _: &[(u32, u32)]) -> Result<(), EngineError> {
         Ok(())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 }
 

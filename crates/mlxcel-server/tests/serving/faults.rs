@@ -37,6 +37,18 @@ fn an_engine_that_panics_is_started_anew() {
 }
 
 #[test]
+fn an_engine_that_loses_its_state_is_started_anew() {
+    let house = House::new();
+    house.faults.loses.store(true, Ordering::SeqCst);
+    let answer = house.chat("A");
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert!(answer.text().contains("a test"), "the step's own error is told: {}", answer.text());
+    house.assert_sound();
+    assert_eq!(house.faults.engines_made.load(Ordering::SeqCst), 2);
+    assert_eq!(house.metric("mlxcel_engine_restarts_total{model=\"script\"}"), 1.0);
+}
+
+#[test]
 fn readiness_is_red_while_there_is_no_engine() {
     let house = House::new();
     assert_eq!(house.client.get("/ready").status, 200);
