@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use mlxcel_cpu::CpuEngine;
+use mlxcel_cuda::CudaEngine;
 use mlxcel_engine::Engine as _;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ const MEMORY_SHARE: u64 = 4;
 pub struct Calibration {
     pub threads: usize,
     pub read_gigabytes_per_s: f64,
-    pub f32_gflop_per_s: f64,
+    pub f32_gflop_per_s: Option<f64>,
     /// In tiles, where the processor has them.
     pub bf16_gflop_per_s: Option<f64>,
 }
@@ -42,14 +43,25 @@ impl Calibration {
         Ok(Calibration {
             threads: engine.caps().threads,
             read_gigabytes_per_s: measured.read_bytes_per_s / 1e9,
-            f32_gflop_per_s: measured.f32_flop_per_s / 1e9,
+            f32_gflop_per_s: Some(measured.f32_flop_per_s / 1e9),
             bf16_gflop_per_s: measured.bf16_flop_per_s.map(|flops| flops / 1e9),
+        })
+    }
+
+    /// Measures a GPU, for about a second. Of f32 it is not known what it does at most.
+    pub fn measure_gpu(engine: &CudaEngine) -> Result<Self> {
+        let measured = engine.calibrate()?;
+        Ok(Calibration {
+            threads: engine.caps().threads,
+            read_gigabytes_per_s: measured.bytes_per_s / 1e9,
+            f32_gflop_per_s: None,
+            bf16_gflop_per_s: Some(measured.flop_per_s / 1e9),
         })
     }
 
     /// The fastest arithmetic there is.
     pub fn peak_gflop_per_s(&self) -> f64 {
-        self.bf16_gflop_per_s.unwrap_or(0.0).max(self.f32_gflop_per_s)
+        self.bf16_gflop_per_s.unwrap_or(0.0).max(self.f32_gflop_per_s.unwrap_or(0.0))
     }
 }
 
@@ -77,7 +89,7 @@ fn read(path: &Path) -> Kept {
         File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)).is_ok();
     let mut kept: Kept = if is_read { serde_json::from_str(&text).unwrap_or_default() } else { Kept::new() };
     kept.retain(|_, c| {
-        let numbers = [Some(c.read_gigabytes_per_s), Some(c.f32_gflop_per_s), c.bf16_gflop_per_s];
+        let numbers = [Some(c.read_gigabytes_per_s), c.f32_gflop_per_s, c.bf16_gflop_per_s];
         numbers.into_iter().flatten().all(|n| n.is_finite() && n > 0.0)
     });
     kept
@@ -102,7 +114,7 @@ mod tests {
     const ONE: Calibration = Calibration {
         threads: 2,
         read_gigabytes_per_s: 29.0,
-        f32_gflop_per_s: 140.5,
+        f32_gflop_per_s: Some(140.5),
         bf16_gflop_per_s: None,
     };
 

@@ -23,6 +23,7 @@ use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::list::List;
 use crate::manual::Manual;
+use crate::parallel::Worker;
 use crate::perplexity::Perplexity;
 use crate::rm::Rm;
 use crate::run::Run;
@@ -103,6 +104,12 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Measure how well a model foretells a text.
     Perplexity(Box<Perplexity>),
+    /// Compute a part of a model that several machines share.
+    ///
+    /// Every machine but the first runs a worker; the first runs the command, with the same --tp and --hosts. Each keeps
+    /// its share of every layer. Members trust each other, and nobody else should reach their ports. When one is gone the
+    /// others end within seconds and say which it was.
+    Worker(Box<Worker>),
     /// List engines and the devices they run on.
     Devices(Devices),
     /// Fetch, list or remove what engines load when they run.
@@ -144,11 +151,12 @@ pub struct ModelArgs {
 /// In what a model computes and remembers.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TypeArgs {
-    /// The type of activations; weights stay as they are stored. auto is f32, in which the engines compute.
+    /// The type of activations; weights stay as they are stored. auto is f32 on processors, and on
+    /// GPUs the type that the model is stored in.
     #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub dtype: Precision,
-    /// The type of the KV cache. auto is --dtype where that is given, else f16 for a model stored in 16 bits or fewer,
-    /// and f32 for one in f32. int8 is half of f16: codes of 8 bits and a step for every head of a token.
+    /// The type of the KV cache. auto is --dtype where that is given, else on GPUs the type that the model is
+    /// stored in, and on processors f16 for a model stored in 16 bits or fewer and f32 for one in f32. int8 is half of f16: codes of 8 bits and a step for every head of a token.
     #[arg(long, value_enum, default_value_t, help_heading = "Model")]
     pub kv_dtype: CachePrecision,
 }

@@ -169,7 +169,11 @@ fn prepare(options: &Embed) -> Result<Work<'_>> {
         PoolingName::Last => Pooling::Last,
     });
     let embed = EmbedOptions { pooling, normalize: !options.no_normalize };
-    let model = mlxcel_models::load_embedder(&checkpoint, engines::activation_type(options.dtype), embed);
+    let model = mlxcel_models::load_embedder(
+        &checkpoint,
+        engines::activation_type(options.dtype, &engine.caps(), &checkpoint),
+        embed,
+    );
     let model = model.map_err(|error| match error {
         ModelError::NoPooling { .. } => anyhow!("{error} with --pooling, or give -m an embedding model"),
         error => inspect::explain(&path, error),

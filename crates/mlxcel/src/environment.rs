@@ -59,14 +59,23 @@ pub const VARIABLES: &[Variable] = &[
         "The PJRT plugin that the xla engine loads where --xla-plugin is not given.",
     ),
     variable("MLXCEL_XLA_DEVICE", "Where the xla engine computes where --device is not given: cpu, cuda, …"),
-    variable("MLXCEL_XLA_EXECUTOR", "What runs the modules of the xla engine: pjrt."),
+    variable(
+        "MLXCEL_XLA_EXECUTOR",
+        "What runs the modules of the xla engine: pjrt, or iree in builds that have it.",
+    ),
+    variable("MLXCEL_XLA_MEMORY", "The share of a GPU's memory that the xla engine may take [default: 0.9]."),
+    variable("MLXCEL_XLA_IREE_COMPILE", "The compiler of IREE: its library or the program iree-compile."),
+    variable("XLA_FLAGS", "What XLA itself reads; compiled modules are kept apart by it."),
     variable("VIRTUAL_ENV", "A Python environment in which the xla engine looks for plugins."),
     variable("MLXCEL_MLX_HOME", "The folder of the MLX that the mlx engine loads."),
     variable(
         "MLXCEL_MLX_SHIM",
         "The library between the mlx engine and MLX, where it is not beside the program.",
     ),
-    variable("MLXCEL_MLX_BLAS", "The OpenBLAS whose products MLX uses on the processor; empty: its own."),
+    variable(
+        "MLXCEL_MLX_BLAS",
+        "The OpenBLAS whose products MLX uses on the processor, or auto; else its own.",
+    ),
     variable("MLXCEL_MLX_MODE", "How the mlx engine runs a step where --mlx-mode is not given."),
     variable("MLXCEL_MLX_DEVICE", "Where the mlx engine computes where --device is not given: cpu or gpu."),
     variable(

@@ -17,9 +17,9 @@ use crate::cli::{EndArgs, ModelArgs, SamplingArgs};
 use crate::interrupt::Interrupt;
 use crate::prompt::{self, Prompt, PromptArgs};
 use crate::report::{self, Progress, Report, Timings};
-use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
+use crate::session::{ALONE, Event, Finish, Loaded, Outcome, Request, Session};
 use crate::vocabulary::Vocabulary;
-use crate::{engines, exit, loading, memory, say};
+use crate::{budget, engines, exit, loading, memory, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,7 +74,7 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
     let prompt = prompt::read(&options.prompt)?;
     let engine = engines::open(&options.model.engine)?;
     let path = options.model.fetching.resolve(&options.model.model)?;
-    let (loaded, vocabulary) = loading::load(&path, options.model.types)?;
+    let (loaded, vocabulary) = loading::load(&path, options.model.types, &engine.caps())?;
     let vocabulary = text_side(vocabulary, &prompt)?;
     let built = loaded.model.built;
     let prompt = prompt.encode(&options.prompt, vocabulary.as_ref())?;
@@ -88,7 +88,7 @@ fn prepare(options: &Generate, started: Instant) -> Result<Prepared> {
     let tokenizer = vocabulary.as_ref().map(|v| &v.tokenizer);
     let answer = Answer::new(tokenizer, &options.end.stop)?;
     let end_ids = options.end.ids(&loaded.model, tokenizer);
-    let capacity = room(options, &loaded, prompt.len())?;
+    let capacity = room(options, (&loaded, &*engine), prompt.len())?;
     let session = loaded.compile(&*engine, capacity).map_err(|error| match error.downcast_ref() {
         Some(EngineError::OutOfMemory { .. }) => anyhow!("{error}; give a smaller -n or a smaller model"),
         _ => error,
@@ -109,13 +109,13 @@ fn text_side(vocabulary: loading::TextSide, prompt: &Prompt) -> Result<Option<Vo
 }
 
 /// Tokens that the session must hold.
-fn room(options: &Generate, loaded: &Loaded, prompt: usize) -> Result<usize> {
+fn room(options: &Generate, (loaded, engine): (&Loaded, &dyn Engine), prompt: usize) -> Result<usize> {
     let needs = Needs {
         prompt,
         max_tokens: usize::try_from(options.max_tokens).ok(),
         context: loaded.model.built.max_context,
         bytes_per_token: loaded.bytes_per_token(),
-        memory: memory::cache_bytes(),
+        memory: budget::cache_bytes(engine, loaded, ALONE)?,
     };
     let capacity = capacity::choose(&needs)?;
     if capacity.is_cut {

@@ -8,13 +8,14 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use mlxcel_engine::Engine;
 use mlxcel_ir::Op;
 use mlxcel_models::ModelError;
 use mlxcel_weights::Checkpoint;
 use serde::Serialize;
 
 use crate::cli::{FetchArgs, TypeArgs};
-use crate::engines::EngineName;
+use crate::engines::EngineArgs;
 use crate::fit::{self, Fit};
 use crate::report::in_words;
 use crate::session::Loaded;
@@ -48,9 +49,6 @@ pub struct Inspect {
     pub stablehlo: bool,
     #[command(flatten)]
     pub types: TypeArgs,
-    /// The engine whose memory or plan is shown.
-    #[arg(long, value_enum, default_value_t)]
-    pub engine: EngineName,
     /// Tokens that memory is counted for [default: the model's context].
     #[arg(short, long, value_name = "N", conflicts_with_all = ["graph", "plan"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -58,6 +56,9 @@ pub struct Inspect {
     /// Print one JSON object.
     #[arg(long, conflicts_with = "graph")]
     pub json: bool,
+    /// Whose memory or plan is shown. Last, since its heading goes on.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// What a model is, in numbers.
@@ -83,7 +84,8 @@ struct Facts {
 pub fn run(options: &Inspect) -> Result<ExitCode> {
     let path = options.fetching.resolve(&options.model)?;
     let checkpoint = Checkpoint::open(&path)?;
-    let types = engines::types(options.types, &checkpoint);
+    let engine = engines::open(&options.engine)?;
+    let types = engines::types(options.types, &engine.caps(), &checkpoint);
     let model = mlxcel_models::load(&checkpoint, types).map_err(|error| explain(&path, error))?;
     let loaded = Loaded { checkpoint, model };
     let text = if options.graph {
@@ -93,16 +95,16 @@ pub fn run(options: &Inspect) -> Result<ExitCode> {
     } else if options.plan {
         // What an engine is given: without dead code, with residuals fused into norms.
         let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;
-        let plan = plan::plan(&graph, &*engines::by_name(options.engine)?);
+        let plan = plan::plan(&graph, &*engine);
         if options.json {
             serde_json::to_string(&plan)?
         } else {
-            let remarks = engines::remarks(options.engine, &graph)?;
+            let remarks = engines::remarks(&options.engine, &graph)?;
             let lines = remarks.iter().map(|remark| format!("note: {remark}\n"));
             plan.to_text() + &lines.collect::<String>()
         }
     } else {
-        let facts = Facts::new(options, &loaded)?;
+        let facts = Facts::new(options, &loaded, &*engine)?;
         if options.json { serde_json::to_string(&facts)? } else { facts.to_text() }
     };
     let mut stdout = io::stdout().lock();
@@ -125,10 +127,9 @@ pub fn explain(path: &Path, error: ModelError) -> anyhow::Error {
 }
 
 impl Facts {
-    fn new(options: &Inspect, loaded: &Loaded) -> Result<Self> {
+    fn new(options: &Inspect, loaded: &Loaded, engine: &dyn Engine) -> Result<Self> {
         let Loaded { checkpoint, model: built } = loaded;
-        let engine = engines::by_name(options.engine)?;
-        let types = engines::types(options.types, checkpoint);
+        let types = engines::types(options.types, &engine.caps(), checkpoint);
         let mut facts = Facts {
             model: options.model.clone(),
             family: built.family,
@@ -142,7 +143,7 @@ impl Facts {
             kv_dtype: types.cache.to_string(),
             cache_bytes_per_token: loaded.bytes_per_token(),
             state_bytes_per_sequence: loaded.bytes_per_sequence(),
-            memory: fit::judge(loaded, &*engine, options.ctx_size.map(|n| n as usize))?,
+            memory: fit::judge(loaded, engine, options.ctx_size.map(|n| n as usize))?,
         };
         for (dtype, shape) in checkpoint.names().filter_map(|name| checkpoint.info(name)) {
             facts.parameters += shape.iter().map(|&n| n as u64).product::<u64>();

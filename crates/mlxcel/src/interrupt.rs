@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Result, anyhow};
+use mlxcel_platform::signals;
 
 use crate::exit;
-use crate::terminal::Terminal;
+use crate::terminal;
 
 /// What is said when Ctrl-C is pressed at a prompt.
 pub const HOW_TO_LEAVE: &str = "Use Ctrl-D or /bye to leave.";
@@ -30,8 +31,8 @@ pub struct Interrupt(Arc<AtomicU8>);
 impl Interrupt {
     pub fn install() -> Result<Self> {
         let state = Arc::new(AtomicU8::new(AT_ONCE));
-        let terminal = Terminal::remember();
-        listen_for_the_end(terminal.clone(), Arc::clone(&state))?;
+        let settings = terminal::Settings::remember();
+        listen_for_the_end(settings.clone(), Arc::clone(&state))?;
         let handled = Arc::clone(&state);
         let handler = move || {
             let change =
@@ -44,7 +45,7 @@ impl Interrupt {
                 // A line editor reads Ctrl-C as a key, so this is a terminal without one.
                 AT_PROMPT => crate::say(&format!("\n{HOW_TO_LEAVE}")),
                 _ => {
-                    terminal.restore();
+                    settings.restore();
                     std::process::exit(exit::INTERRUPTED.into());
                 }
             }
@@ -73,27 +74,14 @@ impl Interrupt {
     }
 }
 
-/// Ends the process when it is told to, with the exit code that tells by what. Without this the first process of a
-/// container, for which signals do nothing by themselves, would not end at all.
-#[cfg(unix)]
-fn listen_for_the_end(terminal: Terminal, state: Arc<AtomicU8>) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGHUP])
-        .map_err(|e| anyhow!("signals cannot be handled: {e}"))?;
-    let wait = move || {
-        if let Some(signal) = signals.forever().next() {
-            if state.load(Ordering::SeqCst) == AT_PROMPT {
-                terminal.leave_line();
-            }
-            terminal.restore();
-            std::process::exit(128 + signal);
+/// Ends the process when it is told to, with the exit code that tells by what.
+fn listen_for_the_end(settings: terminal::Settings, state: Arc<AtomicU8>) -> Result<()> {
+    let end = move |code| {
+        if state.load(Ordering::SeqCst) == AT_PROMPT {
+            terminal::leave_line();
         }
+        settings.restore();
+        std::process::exit(code);
     };
-    std::thread::Builder::new().name("signals".to_string()).spawn(wait)?;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn listen_for_the_end(_: Terminal, _: Arc<AtomicU8>) -> Result<()> {
-    Ok(())
+    signals::on_end(end).map_err(|e| anyhow!("signals cannot be handled: {e}"))
 }

@@ -3,6 +3,7 @@
 
 mod answer;
 mod bench;
+mod budget;
 mod calibration;
 mod capacity;
 mod cli;
@@ -25,9 +26,11 @@ mod list;
 mod loading;
 mod manual;
 mod memory;
+mod parallel;
 mod perplexity;
 mod plan;
 mod prompt;
+mod rates;
 mod report;
 mod rm;
 mod run;
@@ -69,6 +72,7 @@ pub fn run_command_line() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Perplexity(options) => perplexity::run(&options),
         Command::Serve(options) => serve::run(&options),
+        Command::Worker(options) => parallel::run(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Engine(options) => engine::run(&options),
         Command::Completions(options) => completions::run(&options),

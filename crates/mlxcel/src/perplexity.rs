@@ -51,7 +51,7 @@ pub fn run(options: &Perplexity) -> Result<ExitCode> {
     let text = text(&options.file)?;
     let engine = engines::open(&options.model.engine)?;
     let path = options.model.fetching.resolve(&options.model.model)?;
-    let (loaded, vocabulary) = loading::load(&path, options.model.types)?;
+    let (loaded, vocabulary) = loading::load(&path, options.model.types, &engine.caps())?;
     let vocabulary = vocabulary?
         .ok_or_else(|| anyhow!("'{}' has no tokenizer; give -m a model that has one", path.display()))?;
     let chunk = options.chunk as usize;

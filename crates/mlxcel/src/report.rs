@@ -147,7 +147,13 @@ mod tests {
         let progress = Progress { prompt: 10, answer: 5, load_time: second, first_token: Some(3 * second) };
         let timings = Timings::new(progress, &outcome, Some(5_000_000));
         assert_eq!((timings.prompt_tok_per_s, timings.decode_tok_per_s), (Some(10.0), Some(2.0)));
-        let caps = Caps { name: "null", device: "nothing".to_string(), block_size: 1, threads: 1 };
+        let caps = Caps {
+            name: "null",
+            device: "nothing".to_string(),
+            block_size: 1,
+            threads: 1,
+            prefers_16_bits: false,
+        };
         assert_eq!(
             timings.summary(progress, &caps),
             "prompt 10 tokens, 10.0 tok/s | answer 5 tokens, 2.0 tok/s | peak memory 5.0 MB | null engine on nothing"

@@ -15,6 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub use arguments::Serve;
 
+use crate::engines::{EngineArgs, EngineName};
 use crate::say;
 use arguments::{LogFormat, LogLevel};
 use shelf::Shelf;
@@ -56,12 +57,20 @@ fn start_log(format: LogFormat, level: LogLevel) {
     }
 }
 
-/// Refuses what llama-server could do and this build cannot.
-fn check_gpu_layers(asked: &str) -> Result<()> {
-    match asked {
-        "0" | "auto" => Ok(()),
-        _ => bail!(
-            "a model is computed as a whole by one engine; leave out --n-gpu-layers or give 0, and choose with --engine"
+/// Refuses what llama-server could do and this build cannot: one engine computes the whole model.
+fn check_gpu_layers(asked: &str, engine: &EngineArgs) -> Result<()> {
+    let on_processor = match engine.engine {
+        EngineName::Auto => return Ok(()),
+        EngineName::Cuda => false,
+        EngineName::Cpu | EngineName::Reference => true,
+        EngineName::Mlx | EngineName::Xla => engine.device.as_deref().is_none_or(|device| device == "cpu"),
+    };
+    match (asked, on_processor) {
+        ("auto", _) | ("0", true) => Ok(()),
+        ("0", false) => bail!("all layers are on the GPU; leave out --n-gpu-layers, or give --engine cpu"),
+        (_, false) => Ok(()),
+        (_, true) => bail!(
+            "all layers are on the processor; leave out --n-gpu-layers or give 0, or choose a GPU by --engine cuda"
         ),
     }
 }

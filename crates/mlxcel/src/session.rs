@@ -13,9 +13,14 @@ use mlxcel_ir::{Bindings, HostTensor, step};
 use mlxcel_models::{Built, Model, ModelKind};
 use mlxcel_weights::Checkpoint;
 
+use crate::budget::StepSize;
+
 /// Tokens are drawn within the graph, where nobody sees logits. Those of a request's first token and of every so many
 /// after it are looked at, since what is not a number stays so for the rest of the sequence.
 const CHECK_EVERY: usize = 16;
+
+/// The largest step of a session.
+pub const ALONE: StepSize = StepSize { tokens: CHUNK_TOKENS_MAX, sequences: 1 };
 
 /// An open checkpoint and its graph.
 pub struct Loaded {
@@ -357,8 +362,9 @@ fn choose(request: &Request<'_>, tokens: &[u32], outputs: &[HostTensor]) -> Resu
     if !request.needs_logits() {
         let [drawn, checked @ ..] = outputs else { bail!("the engine drew no token") };
         checked.iter().try_for_each(|logits| read_logits(logits).map(drop))?;
-        let id = drawn.to_i64().first().and_then(|&id| u32::try_from(id).ok());
-        return id.map(|id| made(id, None)).ok_or_else(|| anyhow!("the engine drew no token"));
+        let id = *drawn.to_i64().first().ok_or_else(|| anyhow!("the engine drew no token"))?;
+        // Engines that see what is not a number draw below zero.
+        return u32::try_from(id).map(|id| made(id, None)).map_err(|_| not_numbers());
     }
     let mut logits = read_logits(outputs.first().ok_or_else(|| anyhow!("the engine gave no logits"))?)?;
     let original = request.top_logprobs.map(|_| logits.clone());
@@ -375,12 +381,16 @@ fn choose(request: &Request<'_>, tokens: &[u32], outputs: &[HostTensor]) -> Resu
 
 fn read_logits(output: &HostTensor) -> Result<Vec<f32>> {
     let logits = output.to_vec::<f32>().ok_or_else(|| anyhow!("the engine's logits are not f32"))?;
-    ensure!(
-        !logits.iter().any(|l| l.is_nan()),
-        "the model computed NaN instead of probabilities; its weights are damaged, or too large for f16: try \
-         --dtype f32"
-    );
-    Ok(logits)
+    match logits.iter().any(|l| l.is_nan()) {
+        true => Err(not_numbers()),
+        false => Ok(logits),
+    }
+}
+
+fn not_numbers() -> anyhow::Error {
+    anyhow!(
+        "the model computed NaN instead of probabilities; its weights are damaged, or too large for f16: try --dtype f32"
+    )
 }
 
 #[cfg(test)]
@@ -389,7 +399,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{CachePrecision, Precision, TypeArgs};
-    use crate::engines::EngineName;
+    use crate::engines::EngineArgs;
     use crate::{engines, loading};
 
     /// A session of a tiny model, and what it takes to ask it.
@@ -402,8 +412,8 @@ mod tests {
         fn of(family: &str) -> Self {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(family);
             let types = TypeArgs { dtype: Precision::F32, kv_dtype: CachePrecision::Auto };
-            let (loaded, _) = loading::load(&path, types).expect("the fixture is a model");
-            let engine = engines::by_name(EngineName::Cpu).unwrap();
+            let engine = engines::open(&EngineArgs::default()).unwrap();
+            let (loaded, _) = loading::load(&path, types, &engine.caps()).expect("the fixture is a model");
             let capacity = loaded.model.built.max_context.min(400);
             Asked { session: loaded.compile(&*engine, capacity).unwrap(), end_ids: BTreeSet::new() }
         }

@@ -18,10 +18,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_engine::{Engine, EngineError};
 use mlxcel_models::ModelKind;
 
+use crate::budget::StepSize;
 use crate::capacity::{self, Room};
 use crate::cli::ModelArgs;
-use crate::session::Loaded;
-use crate::{engines, loading, memory};
+use crate::session::{CHUNK_TOKENS_MAX, Loaded};
+use crate::{budget, engines, loading};
 use case::Case;
 use report::{Measured, Report};
 use runner::Runner;
@@ -104,8 +105,8 @@ pub fn run(options: &Bench) -> Result<ExitCode> {
     ensure!(!cases.is_empty(), "there is nothing to measure; give -p or -n a number above 0");
     let engine = engines::open(&options.model.engine)?;
     let path = options.model.fetching.resolve(&options.model.model)?;
-    let loaded = loading::load_without_text(&path, options.model.types)?;
-    check(&loaded, &cases, engine.caps().block_size)?;
+    let loaded = loading::load_without_text(&path, options.model.types, &engine.caps())?;
+    check(&loaded, &cases, &*engine)?;
     let measured = measure(options, &loaded, &*engine, &cases)?;
     let caps = engine.caps();
     let report = Report::new(options, &loaded, &caps, measured);
@@ -121,7 +122,8 @@ pub fn run(options: &Bench) -> Result<ExitCode> {
 }
 
 /// Refuses what cannot be measured before any weight is read.
-fn check(loaded: &Loaded, cases: &[Case], block_size: usize) -> Result<()> {
+fn check(loaded: &Loaded, cases: &[Case], engine: &dyn Engine) -> Result<()> {
+    let block_size = engine.caps().block_size;
     let built = loaded.model.built;
     ensure!(
         built.kind == ModelKind::Generate,
@@ -143,7 +145,8 @@ fn check(loaded: &Loaded, cases: &[Case], block_size: usize) -> Result<()> {
         bytes_per_token: loaded.bytes_per_token(),
         bytes_per_sequence: loaded.bytes_per_sequence(),
     };
-    capacity::check_sequences(&room, memory::cache_bytes())
+    let step = StepSize { tokens: rooms.len().max(CHUNK_TOKENS_MAX), sequences: rooms.len() };
+    capacity::check_sequences(&room, budget::cache_bytes(engine, loaded, step)?)
 }
 
 /// Every case with its speed.

@@ -100,7 +100,7 @@ impl<'a> Report<'a> {
             tests.iter_mut().for_each(|test| test.judge(&calibration));
         }
         let checkpoint = &loaded.checkpoint;
-        let types = engines::types(options.model.types, checkpoint);
+        let types = engines::types(options.model.types, caps, checkpoint);
         let (mut parameters, mut size_bytes) = (0, 0);
         for (dtype, shape) in checkpoint.names().filter_map(|name| checkpoint.info(name)) {
             parameters += shape.iter().map(|&n| n as u64).product::<u64>();

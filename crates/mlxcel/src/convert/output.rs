@@ -79,15 +79,11 @@ fn parent(path: &Path) -> PathBuf {
 fn temporary(path: &Path) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".mlxcel-convert-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        // Like any new file: what the user's mask leaves of these.
-        let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
-        builder.permissions(fs::Permissions::from_mode(if is_gguf { 0o666 } else { 0o777 }));
+    // Like any new file: what the user's mask leaves of these.
+    let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    if let Some(permissions) = mlxcel_platform::files::permissions(if is_gguf { 0o666 } else { 0o777 }) {
+        builder.permissions(permissions);
     }
-    #[cfg(not(unix))]
-    let _ = path;
     builder
 }
 

@@ -19,7 +19,7 @@ pub struct CpuArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductsName {
-    /// A prompt in bf16 where the processor has tiles for it, the token from which the next is drawn in 16 bits.
+    /// A prompt in bf16 (tiles) or in 8 bits, the token from which the next is drawn in 16 bits.
     #[default]
     Fast,
     /// As exact as f32.
@@ -51,5 +51,6 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
         description: caps.device,
         simd,
         cores: caps.threads,
+        memory: None,
     }])
 }

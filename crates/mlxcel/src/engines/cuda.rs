@@ -1,11 +1,17 @@
 //! The engine that runs on NVIDIA GPUs, and its arguments.
 
+use std::io::{self, IsTerminal as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
 
+use mlxcel_engine::Engine as _;
+
 use super::Listed;
-use crate::report::in_words;
+use crate::calibration::{self, Calibration};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct CudaArgs {
@@ -47,7 +53,34 @@ fn index(device: Option<&str>) -> Result<usize> {
 
 pub fn open(arguments: &CudaArgs, device: Option<&str>) -> Result<CudaEngine> {
     let options = CudaOptions { device: index(device)?, memory: arguments.gpu_memory };
-    Ok(CudaEngine::new(options)?)
+    let engine = CudaEngine::new(options)?;
+    Ok(if io::stderr().is_terminal() { engine.with_progress(upload_bar()) } else { engine })
+}
+
+/// A bar that goes away once all weights are on the device.
+fn upload_bar() -> mlxcel_cuda::Progress {
+    let style = ProgressStyle::with_template("to the GPU [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}");
+    let style = style.expect("the template is a constant that indicatif accepts");
+    let bar = Mutex::new(None::<ProgressBar>);
+    Arc::new(move |sent, all| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = bar.get_or_insert_with(|| ProgressBar::new(all).with_style(style.clone()));
+        shown.set_position(sent);
+        if sent >= all
+            && let Some(shown) = bar.take()
+        {
+            shown.finish_and_clear();
+        }
+    })
+}
+
+/// Measures every GPU of this machine, and keeps what was measured.
+pub fn calibrate() -> Result<()> {
+    for device in 0..mlxcel_cuda::devices().map_or(0, |devices| devices.len()) {
+        let engine = CudaEngine::new(CudaOptions { device, memory: None })?;
+        calibration::keep(&engine.caps().device, Calibration::measure_gpu(&engine)?)?;
+    }
+    Ok(())
 }
 
 /// The GPUs of this machine; none without a driver.
@@ -57,16 +90,10 @@ pub fn list() -> Vec<Listed> {
             let listed = devices.into_iter().enumerate().map(|(i, d)| Listed {
                 engine: "cuda",
                 device: format!("cuda:{i}"),
-                description: format!(
-                    "{}, {}, {} multiprocessors, CUDA {}.{}",
-                    d.name,
-                    in_words(d.memory, "B"),
-                    d.multiprocessors,
-                    d.driver_version / 1000,
-                    d.driver_version % 1000 / 10
-                ),
-                simd: format!("sm_{}{}", d.capability.0, d.capability.1),
-                cores: 1,
+                description: d.words(),
+                simd: format!("CUDA {}.{}", d.driver_version / 1000, d.driver_version % 1000 / 10),
+                cores: d.multiprocessors as usize,
+                memory: Some(d.memory),
             });
             listed.collect()
         }

@@ -20,7 +20,7 @@ const BLAS: &str = "MLXCEL_MLX_BLAS";
 const DEVICE: &str = "MLXCEL_MLX_DEVICE";
 
 /// Builds that may be installed, the one with a GPU first.
-const BUILDS: [&str; 2] = ["mlx-cuda13", "mlx-cpu"];
+const BUILDS: [&str; 3] = ["mlx-metal", "mlx-cuda13", "mlx-cpu"];
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct MlxArgs {
@@ -84,7 +84,7 @@ fn find(device: Option<Device>) -> Result<Found> {
 }
 
 /// The folder of a build that is installed; nothing is fetched.
-pub fn installed(build: &str) -> Option<PathBuf> {
+fn installed(build: &str) -> Option<PathBuf> {
     let settings = Settings { offline: true, ..Settings::from_env().ok()? };
     Hub::new(settings, |_: Event<'_>| {}).fetch_folder(&mlxcel_hub::mlx(build)?).ok()
 }
@@ -107,10 +107,12 @@ fn shim() -> Result<PathBuf> {
     })
 }
 
-/// An OpenBLAS, whose products MLX then uses instead of the plain ones that come with it.
+/// An OpenBLAS, whose products MLX then uses instead of the plain ones that come with it. Only where it is asked for: with
+/// it the last bits of a row depend on how many rows are beside it, and so may a token on who else is served.
 fn blas() -> Option<PathBuf> {
-    if let Some(given) = env::var_os(BLAS) {
-        return Some(given).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let given = env::var_os(BLAS).filter(|given| !given.is_empty())?;
+    if given != "auto" {
+        return Some(given.into());
     }
     const PLACES: [&str; 4] = [
         "/usr/lib/x86_64-linux-gnu/libopenblas.so.0",
@@ -131,5 +133,6 @@ pub fn list() -> Vec<Listed> {
         description: format!("{} from {}", caps.device, engine.home().mlx.display()),
         simd: "-".to_string(),
         cores: caps.threads,
+        memory: engine.device_info().memory.filter(|_| engine.device() == Device::Gpu),
     }]
 }

@@ -1,14 +1,19 @@
 //! The engines of this build: the only place that names them. What an engine is asked to do and cannot is refused
 //! here, with what exists instead.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use mlxcel_engine::{Engine, ReferenceEngine};
+use mlxcel_engine::{Caps, Engine, ReferenceEngine};
 use mlxcel_ir::DType;
 use mlxcel_models::Types;
 use mlxcel_weights::Checkpoint;
 
 use crate::cli::{CachePrecision, Precision, TypeArgs};
+use crate::parallel::{self, ParallelArgs};
+use crate::rates::choose;
+use crate::say;
 
 pub mod cpu;
 pub mod cuda;
@@ -18,10 +23,12 @@ pub mod xla;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// What computes; `reference` is for checking the others on tiny models.
+    /// What computes; `reference` is for checking the others on tiny models, `auto` is the fastest of those that
+    /// `mlxcel devices --calibrate` has measured.
     #[arg(long, value_enum, env = "MLXCEL_BACKEND", hide_env = true, default_value_t)]
     pub engine: EngineName,
-    /// Where it computes, one of those that `mlxcel devices` lists for the engine [default: the engine's first].
+    /// Where it computes, one of those that `mlxcel devices` lists for the engine, or auto for the fastest of them
+    /// [default: the engine's first].
     #[arg(long)]
     pub device: Option<String>,
     /// Threads of the cpu engine [default: one for each core].
@@ -35,6 +42,8 @@ pub struct EngineArgs {
     pub mlx: mlx::MlxArgs,
     #[command(flatten)]
     pub xla: xla::XlaArgs,
+    #[command(flatten)]
+    pub parallel: ParallelArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -45,6 +54,8 @@ pub enum EngineName {
     Mlx,
     Xla,
     Reference,
+    /// The fastest, by what `mlxcel devices --calibrate` has measured.
+    Auto,
 }
 
 /// One engine on one device, as `mlxcel devices` lists it.
@@ -57,11 +68,18 @@ pub struct Listed {
     pub simd: String,
     /// How many cores the engine uses unless told otherwise.
     pub cores: usize,
+    /// Bytes of memory, if the device has its own.
+    pub memory: Option<u64>,
 }
 
 /// The engine that the arguments ask for.
 pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
+    let arguments = &choose::resolve(arguments)?;
     let threads = arguments.threads.map(usize::from);
+    say_what_is_unused(arguments);
+    if let Some(shared) = parallel::open(arguments)? {
+        return Ok(shared);
+    }
     match arguments.engine {
         EngineName::Cpu => {
             only_the_processor(arguments)?;
@@ -79,7 +97,34 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
             }
             Ok(Box::new(ReferenceEngine))
         }
+        EngineName::Auto => bail!("no engine was chosen; name one with --engine"),
     }
+}
+
+/// Flags of one engine change nothing of another; variables, which stay set, are not spoken of.
+fn say_what_is_unused(arguments: &EngineArgs) {
+    let of_cpu = [
+        ("--threads", arguments.threads.is_some()),
+        ("--simd", arguments.cpu.simd.is_some()),
+        ("--products", arguments.cpu.products != cpu::ProductsName::default()),
+    ];
+    let of_cuda = [("--gpu-memory", arguments.cuda.gpu_memory.is_some())];
+    let unused = |flags: &[(&str, bool)], engine: &str| {
+        for (flag, _) in flags.iter().filter(|(_, given)| *given) {
+            say(&format!("note: {flag} is for the {engine} engine and changes nothing here"));
+        }
+    };
+    if !matches!(arguments.engine, EngineName::Cpu | EngineName::Reference) {
+        unused(&of_cpu, "cpu");
+    }
+    if arguments.engine != EngineName::Cuda {
+        unused(&of_cuda, "cuda");
+    }
+}
+
+/// The engine that is listed under a name.
+pub fn name(listed: &str) -> Option<EngineName> {
+    EngineName::from_str(listed, false).ok()
 }
 
 /// Engines of the processor have one device.
@@ -90,20 +135,15 @@ fn only_the_processor(arguments: &EngineArgs) -> Result<()> {
     }
 }
 
-/// The engine of a name, as it comes.
-pub fn by_name(engine: EngineName) -> Result<Box<dyn Engine>> {
-    open(&EngineArgs { engine, ..EngineArgs::default() })
-}
-
-/// The types that activations and cache have. The engines of this build compute in f32 whatever they are: narrower
-/// activations cost exactness and time, while a narrower cache is read faster and loses less than weights of 16 bits
-/// or fewer already did.
-pub fn types(arguments: TypeArgs, checkpoint: &Checkpoint) -> Types {
-    let activations = activation_type(arguments.dtype);
-    let stored = || {
-        let exact = |(dtype, _): (DType, &[usize])| matches!(dtype, DType::F32 | DType::F64);
-        let tensors = checkpoint.names().filter_map(|name| checkpoint.info(name));
-        if tensors.into_iter().all(exact) { DType::F32 } else { DType::F16 }
+/// The types that activations and cache have. On processors narrower activations cost exactness and time, while a
+/// narrower cache is read faster and loses less than weights of 16 bits or fewer already did. An engine that multiplies
+/// 16-bit numbers many times faster computes a model in the type it is stored in.
+pub fn types(arguments: TypeArgs, caps: &Caps, checkpoint: &Checkpoint) -> Types {
+    let activations = activation_type(arguments.dtype, caps, checkpoint);
+    let stored = || match own_type(checkpoint) {
+        own if caps.prefers_16_bits => own,
+        DType::F32 => DType::F32,
+        _ => DType::F16,
     };
     let cache = match arguments.kv_dtype {
         CachePrecision::Auto => named(arguments.dtype).unwrap_or_else(stored),
@@ -116,8 +156,21 @@ pub fn types(arguments: TypeArgs, checkpoint: &Checkpoint) -> Types {
 }
 
 /// The type that activations have.
-pub fn activation_type(precision: Precision) -> DType {
-    named(precision).unwrap_or(DType::F32)
+pub fn activation_type(precision: Precision, caps: &Caps, checkpoint: &Checkpoint) -> DType {
+    named(precision).unwrap_or_else(|| if caps.prefers_16_bits { own_type(checkpoint) } else { DType::F32 })
+}
+
+/// The type that a model is meant to be computed in, by how it is stored: bf16 for packed weights too, which hold what
+/// they stand for.
+fn own_type(checkpoint: &Checkpoint) -> DType {
+    let stored: BTreeSet<DType> =
+        checkpoint.names().filter_map(|name| checkpoint.info(name)).map(|(dtype, _)| dtype).collect();
+    let is_packed = stored.iter().any(|dtype| dtype.is_quant());
+    match (stored.contains(&DType::BF16) || is_packed, stored.contains(&DType::F16)) {
+        (true, _) => DType::BF16,
+        (false, true) => DType::F16,
+        (false, false) => DType::F32,
+    }
 }
 
 /// `None` for auto.
@@ -139,15 +192,45 @@ pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {
         description: caps.device,
         simd: "none".to_string(),
         cores: caps.threads,
+        memory: None,
     };
     let devices = cpu::list(threads)?.into_iter().chain(cuda::list()).chain(mlx::list()).chain(xla::list());
     Ok(devices.chain([reference]).collect())
 }
 
 /// What a plan cannot show op by op.
-pub fn remarks(engine: EngineName, graph: &mlxcel_ir::Graph) -> Result<Vec<String>> {
-    match engine {
-        EngineName::Mlx => Ok(mlx::open(&mlx::MlxArgs::default(), None)?.remarks(graph)),
-        EngineName::Cpu | EngineName::Cuda | EngineName::Xla | EngineName::Reference => Ok(vec![]),
+pub fn remarks(arguments: &EngineArgs, graph: &mlxcel_ir::Graph) -> Result<Vec<String>> {
+    match arguments.engine {
+        EngineName::Mlx => Ok(mlx::open(&arguments.mlx, arguments.device.as_deref())?.remarks(graph)),
+        EngineName::Cpu | EngineName::Cuda | EngineName::Xla | EngineName::Reference | EngineName::Auto => {
+            Ok(vec![])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const AUTO: TypeArgs = TypeArgs { dtype: Precision::Auto, kv_dtype: CachePrecision::Auto };
+
+    fn types_of(variant: &str, arguments: TypeArgs, prefers_16_bits: bool) -> (DType, DType) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/llama").join(variant);
+        let checkpoint = Checkpoint::open(&path).expect("the fixture is a checkpoint");
+        let caps = Caps { prefers_16_bits, ..ReferenceEngine.caps() };
+        let types = types(arguments, &caps, &checkpoint);
+        (types.activations, types.cache)
+    }
+
+    #[test]
+    fn an_engine_of_16_bits_computes_a_model_in_the_type_it_is_stored_in() {
+        assert_eq!(types_of("bf16", AUTO, true), (DType::BF16, DType::BF16));
+        assert_eq!(types_of("q4", AUTO, true), (DType::BF16, DType::BF16));
+        assert_eq!(types_of("f32", AUTO, true), (DType::F32, DType::F32));
+        assert_eq!(types_of("bf16", AUTO, false), (DType::F32, DType::F16));
+        let asked = TypeArgs { dtype: Precision::F32, ..AUTO };
+        assert_eq!(types_of("bf16", asked, true), (DType::F32, DType::F32));
     }
 }

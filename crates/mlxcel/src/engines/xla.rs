@@ -7,14 +7,25 @@ use anyhow::Result;
 use clap::Args;
 use mlxcel_hub::{Hub, Settings, Stderr, XLA_CPU, XLA_CUDA13};
 use mlxcel_ir::{Bindings, Graph};
+#[cfg(not(feature = "iree"))]
+use mlxcel_xla::XlaError;
 use mlxcel_xla::pjrt::{PjrtExecutor, PjrtOptions};
-use mlxcel_xla::{Device, ExecutorName, Search, StepKind, XlaEngine, XlaError, XlaOptions};
+use mlxcel_xla::{
+    Complain, Device, EmitOptions, Executor, ExecutorName, Search, StepKind, XlaEngine, XlaOptions,
+};
 
 use super::Listed;
+use crate::say;
 
 /// Device and executor, where the command line does not name them.
 const DEVICE_VARIABLE: &str = "MLXCEL_XLA_DEVICE";
 const EXECUTOR_VARIABLE: &str = "MLXCEL_XLA_EXECUTOR";
+
+/// The share of an accelerator's memory that a PJRT client may take.
+const MEMORY_VARIABLE: &str = "MLXCEL_XLA_MEMORY";
+
+/// A folder in which nothing can be kept costs time, not the answer.
+const COMPLAIN: Complain = |error| say(&format!("note: {error}"));
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct XlaArgs {
@@ -29,18 +40,42 @@ fn variable(name: &str) -> Option<String> {
 
 pub fn open(arguments: &XlaArgs, device: Option<&str>) -> Result<XlaEngine> {
     let executor: ExecutorName = variable(EXECUTOR_VARIABLE).map_or(Ok(ExecutorName::Pjrt), |n| n.parse())?;
-    if executor == ExecutorName::Iree {
-        return Err(XlaError::NoIree.into());
-    }
     let named = device.map(str::to_string).or_else(|| variable(DEVICE_VARIABLE));
     let device: Device = named.map_or(Ok(Device::Cpu), |name| name.parse())?;
     let settings = Settings::from_env()?;
+    let executor = match executor {
+        ExecutorName::Pjrt => pjrt(arguments, device, settings)?,
+        ExecutorName::Iree => iree(device, settings)?,
+    };
+    Ok(XlaEngine::new(executor, XlaOptions::default()))
+}
+
+fn pjrt(arguments: &XlaArgs, device: Device, settings: Settings) -> Result<Arc<dyn Executor>> {
     let cache = settings.cache.join("xla");
     let plugin = mlxcel_xla::plugin(device, &search(arguments, device, settings))?;
-    let options =
-        PjrtOptions { device: device.name().to_string(), cache: Some(cache), ..PjrtOptions::default() };
-    let executor = PjrtExecutor::open(&plugin, &options)?;
-    Ok(XlaEngine::new(Arc::new(executor), XlaOptions::default()))
+    let memory_fraction =
+        variable(MEMORY_VARIABLE).map(|text| PjrtOptions::parse_memory(&text)).transpose()?;
+    let device = device.name().to_string();
+    let (cache, complain) = (Some(cache), Some(COMPLAIN));
+    let options = PjrtOptions { device, memory_fraction, cache, complain, ..PjrtOptions::default() };
+    Ok(Arc::new(PjrtExecutor::open(&plugin, &options)?))
+}
+
+#[cfg(feature = "iree")]
+fn iree(device: Device, settings: Settings) -> Result<Arc<dyn Executor>> {
+    use mlxcel_xla::iree::{Compiler, IreeExecutor, IreeOptions};
+    let cache = Some(settings.cache.join("xla"));
+    let named = variable("MLXCEL_XLA_IREE_COMPILE").map(PathBuf::from);
+    let staged = mlxcel_hub::IREE.and_then(|folder| Hub::new(settings, Stderr::new()).kept_folder(&folder));
+    let search = Search { named, staged, python: python_packages() };
+    let compiler = Compiler::open(&mlxcel_xla::iree_compiler(&search)?)?;
+    let options = IreeOptions { device, cache, complain: Some(COMPLAIN), ..IreeOptions::default() };
+    Ok(Arc::new(IreeExecutor::open(compiler, &options)?))
+}
+
+#[cfg(not(feature = "iree"))]
+fn iree(_: Device, _: Settings) -> Result<Arc<dyn Executor>> {
+    Err(XlaError::NoIree.into())
 }
 
 fn search(arguments: &XlaArgs, device: Device, settings: Settings) -> Search {
@@ -83,8 +118,8 @@ pub fn stablehlo(graph: &Graph) -> Result<String> {
     ];
     let sizes: Bindings = sizes.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
     let outputs: Vec<&str> = graph.outputs().iter().map(|(name, _)| name.as_str()).collect();
-    let kind = StepKind { is_split: true, is_greedy: true, narrow_attention: false };
-    Ok(mlxcel_xla::module(&graph, &sizes, &outputs, kind)?.text)
+    let kind = StepKind { is_split: true, is_greedy: true, ..StepKind::default() };
+    Ok(mlxcel_xla::module(&graph, &sizes, &outputs, kind, EmitOptions::default())?.text)
 }
 
 /// The devices whose plugins are on this machine. Nothing is loaded to tell; without a cache there is none.
@@ -100,6 +135,7 @@ pub fn list() -> Vec<Listed> {
                 description: format!("PJRT plugin {}", plugin.display()),
                 simd: "its own".to_string(),
                 cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+                memory: None,
             });
         }
     }

@@ -19,9 +19,9 @@ use crate::answer::Answer;
 use crate::capacity::{self, Needs};
 use crate::interrupt::Interrupt;
 use crate::report::{Progress, Timings, in_words};
-use crate::session::{Event, Finish, Loaded, Outcome, Request, Session};
+use crate::session::{ALONE, Event, Finish, Loaded, Outcome, Request, Session};
 use crate::vocabulary::Vocabulary;
-use crate::{engines, loading, memory, prompt, say, terminal};
+use crate::{budget, engines, loading, memory, prompt, say, terminal};
 
 pub struct Chat {
     pub model: String,
@@ -70,7 +70,7 @@ impl Chat {
         let engine = engines::open(&options.engine)?;
         let path = options.fetching.resolve(model)?;
         let busy = busy(&format!("loading {model}"));
-        let (loaded, vocabulary) = loading::load(&path, options.types)?;
+        let (loaded, vocabulary) = loading::load(&path, options.types, &engine.caps())?;
         let Some(vocabulary) = vocabulary? else {
             bail!(
                 "the model has no tokenizer, so it cannot chat; feed token ids with 'mlxcel generate --prompt-tokens'"
@@ -253,7 +253,7 @@ fn compile(options: &Run, loaded: &Loaded, engine: &dyn Engine) -> Result<Sessio
         max_tokens: None,
         context: loaded.model.built.max_context,
         bytes_per_token: loaded.bytes_per_token(),
-        memory: memory::cache_bytes(),
+        memory: budget::cache_bytes(engine, loaded, ALONE)?,
     };
     let capacity = capacity::choose_for_chat(options.ctx_size.map(|n| n as usize), &needs)?;
     if capacity.is_cut {

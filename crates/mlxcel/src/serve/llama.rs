@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches as _};
+use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches as _, builder::BoolishValueParser};
 
 use super::{Serve, check_gpu_layers};
 
@@ -54,10 +54,12 @@ pub fn parse() -> Serve {
 fn parse_from(arguments: impl Iterator<Item = OsString>) -> Result<Serve, clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(arguments.map(respelled))?;
+    let serve = Serve::from_arg_matches(&matches)?;
     if let Some(layers) = matches.get_one::<String>("n_gpu_layers") {
-        check_gpu_layers(layers).map_err(|e| command.error(clap::error::ErrorKind::InvalidValue, e))?;
+        check_gpu_layers(layers, &serve.engine)
+            .map_err(|e| command.error(clap::error::ErrorKind::InvalidValue, e))?;
     }
-    Serve::from_arg_matches(&matches)
+    Ok(serve)
 }
 
 fn command() -> Command {
@@ -66,12 +68,16 @@ fn command() -> Command {
         Serve::augment_args(Command::new("mlxcel-server")).about(about).version(env!("CARGO_PKG_VERSION"));
     let layers = Arg::new("n_gpu_layers").long("n-gpu-layers").value_name("N").help_heading("Engine");
     let mut command = command
-        .arg(layers.help("Layers on a GPU: 0 or auto, since one engine computes the whole model (--engine)"));
+        .arg(layers.help("Layers on a GPU: auto, or all with --engine cuda and 0 without, since one engine computes the whole model"));
     for name in ALWAYS {
         command = command.arg(Arg::new(*name).long(*name).action(ArgAction::SetTrue).hide(true));
     }
     for (id, variable) in VARIABLES {
-        command = command.mut_arg(id, |arg| arg.env(*variable));
+        command = command.mut_arg(id, |arg| match arg.get_action() {
+            // A variable has a value where a flag has none.
+            ArgAction::SetTrue => arg.env(*variable).value_parser(BoolishValueParser::new()),
+            _ => arg.env(*variable),
+        });
     }
     command
 }
@@ -103,6 +109,16 @@ mod tests {
         assert_eq!((serve.engine.threads, serve.batch_size, serve.port), (Some(2), 256, 9000));
         assert_eq!((serve.api_key, serve.timeout), (vec!["a".to_string(), "b".to_string()], Some(60)));
         assert_eq!((serve.sampling.seed, serve.sampling.repetition_penalty), (Some(7), 1.1));
+    }
+
+    #[test]
+    fn layers_are_where_the_engine_is() {
+        for arguments in
+            [&["-ngl", "99", "--engine", "cuda"][..], &["-ngl", "all", "--engine", "cuda"], &["-ngl", "auto"]]
+        {
+            assert!(parsed(arguments).is_ok(), "{arguments:?}");
+        }
+        assert!(parsed(&["-ngl", "0", "--engine", "cuda"]).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use mlxcel_server::{EmbedError, Info, LoadError, Parts, Work};
 use mlxcel_weights::Checkpoint;
 
 use super::Serve;
+use crate::budget::{self, StepSize};
 use crate::cli::TypeArgs;
 use crate::embed::PoolingName;
 use crate::embedder::Embedder;
@@ -71,22 +72,27 @@ impl Loading {
             )
         })?;
         let explain = |error| inspect::explain(path, error);
+        let engine = engines::open(&self.engine)?;
         if !self.embeddings {
-            let types = engines::types(self.types, &checkpoint);
+            let types = engines::types(self.types, &engine.caps(), &checkpoint);
             let model = mlxcel_models::load(&checkpoint, types).map_err(explain)?;
             if model.built.kind == ModelKind::Generate {
-                return self.generating(path, Loaded { checkpoint, model }, vocabulary);
+                return self.generating((path, engine), Loaded { checkpoint, model }, vocabulary);
             }
         }
         let options = EmbedOptions { pooling: self.pooling, normalize: true };
-        let dtype = engines::activation_type(self.types.dtype);
+        let dtype = engines::activation_type(self.types.dtype, &engine.caps(), &checkpoint);
         let model = mlxcel_models::load_embedder(&checkpoint, dtype, options).map_err(explain)?;
-        self.embedding(path, Loaded { checkpoint, model }, vocabulary)
+        self.embedding((path, engine), Loaded { checkpoint, model }, vocabulary)
     }
 
-    fn generating(&self, path: &Path, loaded: Loaded, vocabulary: Vocabulary) -> Result<Parts> {
-        let engine = engines::open(&self.engine)?;
-        let size = self.size(&loaded)?;
+    fn generating(
+        &self,
+        (path, engine): (&Path, Box<dyn Engine>),
+        loaded: Loaded,
+        vocabulary: Vocabulary,
+    ) -> Result<Parts> {
+        let size = self.size(&loaded, &*engine)?;
         let mut end_ids = loaded.model.eos_token_ids.clone();
         end_ids.extend(vocabulary.tokenizer.end_ids());
         let info = self.info(path, &loaded, &*engine, size.context);
@@ -100,8 +106,12 @@ impl Loading {
         Ok(Parts { info, tokenizer, templates, end_ids, work: Work::Generate(Box::new(make)) })
     }
 
-    fn embedding(&self, path: &Path, loaded: Loaded, vocabulary: Vocabulary) -> Result<Parts> {
-        let engine = engines::open(&self.engine)?;
+    fn embedding(
+        &self,
+        (path, engine): (&Path, Box<dyn Engine>),
+        loaded: Loaded,
+        vocabulary: Vocabulary,
+    ) -> Result<Parts> {
         let context = loaded.model.built.max_context;
         let info = self.info(path, &loaded, &*engine, context);
         let work = Work::Embed(Box::new(Batches(Embedder::new(engine, loaded))));
@@ -124,7 +134,7 @@ impl Loading {
     }
 
     /// As many tokens as the requests could need, within memory; one request fits in any case.
-    fn size(&self, loaded: &Loaded) -> Result<Size> {
+    fn size(&self, loaded: &Loaded, engine: &dyn Engine) -> Result<Size> {
         let longest = loaded.model.built.max_context;
         ensure!(
             self.ctx_size.is_none_or(|n| n <= longest),
@@ -132,7 +142,7 @@ impl Loading {
             self.ctx_size.unwrap_or_default()
         );
         let state = loaded.bytes_per_sequence().saturating_mul(self.slots(loaded) as u64);
-        let (each, memory) = (loaded.bytes_per_token(), memory::cache_bytes());
+        let (each, memory) = (loaded.bytes_per_token(), self.cache_bytes(loaded, engine)?);
         let left = memory.map(|bytes| bytes.saturating_sub(state));
         let affordable = left.and_then(|bytes| bytes.checked_div(each));
         let affordable = affordable.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -149,10 +159,25 @@ impl Loading {
             say(&format!("note: memory is enough for requests of {affordable} tokens"));
         }
         let context = wanted.min(affordable);
-        Ok(Size {
-            context,
-            tokens: context.saturating_mul(self.parallel).min(affordable).min(TOKENS_MAX.max(context)),
-        })
+        // Memory that is the engine's alone is of no use to others.
+        let most = if engine.free_memory().is_some() { usize::MAX } else { TOKENS_MAX.max(context) };
+        Ok(Size { context, tokens: context.saturating_mul(self.parallel).min(affordable).min(most) })
+    }
+
+    /// What the cache may take; how the memory of a device is shared out is told.
+    fn cache_bytes(&self, loaded: &Loaded, engine: &dyn Engine) -> Result<Option<u64>> {
+        let step = StepSize { tokens: self.batch_size.max(self.parallel), sequences: self.parallel };
+        let Some(free) = engine.free_memory() else { return Ok(memory::cache_bytes()) };
+        let budget = budget::share(free, loaded, step)?;
+        say(&format!(
+            "{}: {} free, of which {} for weights, {} for work and up to {} for the cache",
+            engine.caps().device,
+            in_words(free, "B"),
+            in_words(budget.weights, "B"),
+            in_words(budget.work, "B"),
+            in_words(budget.cache, "B"),
+        ));
+        Ok(Some(budget.cache))
     }
 
     /// With recurrent state, as many slots again keep what prompts have in common.

@@ -69,13 +69,23 @@ impl Source for Shelf {
     }
 }
 
+/// Whether this is a file of a model in several that is not the first, `NAME-00002-of-00003.gguf`: the first is opened, and
+/// brings the others.
+fn is_later_part(path: &Path) -> bool {
+    let parts = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.rsplit_once("-of-"));
+    let Some((before, count)) = parts else { return false };
+    let number = before.rsplit_once('-').map_or("", |(_, number)| number);
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    is_number(number) && is_number(count) && number != "00001"
+}
+
 /// The models in a folder, by name.
 fn list(folder: &Path) -> std::io::Result<Vec<(Card, PathBuf)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is_gguf = path.extension().is_some_and(|e| e == "gguf") && path.is_file();
-        if !is_gguf && !path.join("config.json").is_file() {
+        if !is_gguf && !path.join("config.json").is_file() || is_later_part(&path) {
             continue;
         }
         let name = if is_gguf { path.file_stem() } else { path.file_name() };
@@ -110,11 +120,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("b")).unwrap();
         std::fs::write(folder.path().join("b/config.json"), "{}").unwrap();
-        std::fs::write(folder.path().join("a.gguf"), "").unwrap();
-        std::fs::write(folder.path().join("notes.txt"), "").unwrap();
+        for name in ["a.gguf", "c-00001-of-00002.gguf", "c-00002-of-00002.gguf", "notes.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
         std::fs::create_dir(folder.path().join("empty")).unwrap();
         let names: Vec<String> = list(folder.path()).unwrap().into_iter().map(|(card, _)| card.id).collect();
-        assert_eq!(names, ["a", "b"]);
+        assert_eq!(names, ["a", "b", "c-00001-of-00002"]);
     }
 
     #[test]
