@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use mlxcel_hub::{Folder, Hub, MLX_BUILDS, Settings, Stderr, XLA_CPU, XLA_CUDA13};
+use mlxcel_hub::{Folder, Hub, IREE, MLX_BUILDS, Settings, Stderr, XLA_CPU, XLA_CUDA13};
 
 use crate::mlx;
 
 /// What can be fetched, and what it is on this machine.
-const PACKAGES: [(&str, Option<Folder<'static>>); 2] = [("xla-cpu", XLA_CPU), ("xla-cuda13", XLA_CUDA13)];
+const PACKAGES: [(&str, Option<Folder<'static>>); 3] =
+    [("iree", IREE), ("xla-cpu", XLA_CPU), ("xla-cuda13", XLA_CUDA13)];
 
 /// Stages the named package and returns its folder.
 pub(crate) fn run(name: &str) -> Result<PathBuf> {
-    if mlxcel_hub::mlx(name).is_some() {
+    if MLX_BUILDS.contains(&name) {
         return mlx::fetch(name);
     }
     let Some((_, package)) = PACKAGES.iter().find(|(known, _)| *known == name) else {

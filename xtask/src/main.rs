@@ -3,8 +3,10 @@
 mod bench;
 mod check;
 mod clients;
+mod dist;
 mod fetch;
 mod golden;
+mod iree;
 mod kernels;
 mod mlx;
 mod python;
@@ -32,7 +34,7 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Stage a pinned package in the cache and print its folder: mlx-cpu, mlx-cuda13, mlx-metal, xla-cpu,
+    /// Stage a pinned package in the cache and print its folder: iree, mlx-cpu, mlx-cuda13, mlx-metal, xla-cpu,
     /// xla-cuda13.
     Fetch { name: String },
     /// Compile the library between an engine and what it loads, and print its path: mlx.
@@ -59,6 +61,10 @@ enum Chore {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Make archives and packages for every platform that this machine can build for.
+    Dist(dist::Dist),
+    /// Check a folder of artifacts against their signed sums.
+    Verify(dist::Verify),
     /// Make the golden fixtures again with Hugging Face transformers (needs Python).
     Golden {
         /// Model families, or `all`.
@@ -77,6 +83,8 @@ fn main() -> ExitCode {
         Chore::Check => check::run(),
         Chore::Tidy => tidy::run(),
         Chore::Kernels { only } => kernels::run(only.as_deref()),
+        Chore::Dist(options) => dist::run(&options),
+        Chore::Verify(options) => dist::verify(&options),
         Chore::Golden { families } => golden::run(&families),
     };
     if let Err(error) = result {

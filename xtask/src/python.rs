@@ -22,7 +22,7 @@ pub(crate) fn environment(name: &str, requirements: &Path) -> Result<PathBuf> {
     }
     let mut make = Command::new(if cfg!(windows) { "py" } else { "python3" });
     make.args(["-m", "venv", "--clear"]).arg(&folder);
-    shell::run(make)?;
+    shell::run(make).context("Debian has venv in a package of its own: apt-get install python3-venv")?;
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements);
     shell::run(install)?;

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -10,6 +11,28 @@ use anyhow::{Context as _, Result, ensure};
 
 /// How the variables begin by which cargo describes the package it runs.
 const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
+/// What signs a release. Nothing that is run has a use for it, and build scripts are other people's.
+pub(crate) const SECRETS: [&str; 5] = [
+    "MLXCEL_MINISIGN_KEY_FILE",
+    "MLXCEL_MINISIGN_PASSWORD",
+    "MLXCEL_SIGN_PKCS12",
+    "MLXCEL_SIGN_PASSWORD_FILE",
+    "MLXCEL_SIGN_TIMESTAMP_URL",
+];
+
+/// A variable that is set to something.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Takes out of the environment what no program that is run may see.
+pub(crate) fn without_secrets(command: &mut Command) -> &mut Command {
+    for name in SECRETS {
+        command.env_remove(name);
+    }
+    command
+}
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -50,7 +73,7 @@ pub(crate) fn words(command: &Command) -> String {
 pub(crate) fn run(mut command: Command) -> Result<()> {
     let line = words(&command);
     eprintln!("xtask: {line}");
-    let status = command.status().with_context(|| format!("cannot run `{line}`"))?;
+    let status = without_secrets(&mut command).status().with_context(|| format!("cannot run `{line}`"))?;
     ensure!(status.success(), "`{line}` failed ({status})");
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{env, path::PathBuf};
 use anyhow::{Context as _, Result};
 use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
 
-use crate::{clients, fetch, mlx, shell};
+use crate::{clients, fetch, iree, mlx, shell};
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
@@ -20,6 +20,9 @@ const XLLAMACPP_VARIABLE: &str = "MLXCEL_TEST_XLLAMACPP";
 
 /// The variable by which tests find XLA's plugin for the processor.
 const XLA_CPU_VARIABLE: &str = "MLXCEL_TEST_XLA_CPU";
+
+/// The package that is tested with IREE too.
+const WITH_IREE: &str = "mlxcel-xla";
 
 /// The variables by which tests find the folders of [`CORPORA`], in the same order.
 const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
@@ -36,8 +39,20 @@ const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
 /// Runs every test, or those that `arguments` choose.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut command = shell::cargo(&["test"]);
-    if !arguments.iter().any(|argument| argument == "-p" || argument.starts_with("--package")) {
+    let chosen = arguments.iter().any(|argument| argument == "-p" || argument.starts_with("--package"));
+    if !chosen {
         command.arg("--workspace");
+    }
+    if !chosen || arguments.iter().any(|argument| argument.ends_with(WITH_IREE)) {
+        let iree = iree::found(&Hub::new(Settings::from_env()?, Stderr::new()))?;
+        if !iree.is_empty() {
+            // One build for all tests: another for this crate alone would compile what they share again.
+            command.args(["--features", iree::FEATURE]);
+        }
+        for (variable, value) in iree {
+            eprintln!("xtask: {variable}={}", value.display());
+            command.env(variable, value);
+        }
     }
     command.args(arguments);
     for (variable, path) in fetched()? {

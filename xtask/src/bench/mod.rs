@@ -1,8 +1,9 @@
 //! `cargo xtask bench cpu`: ours and llama.cpp on the same files, threads and machine, turn by turn in one run. It
 //! prints a table of ratios and draws it. What is measured and how is `mlxcel bench`'s and `llama.py`'s business.
-//! `cargo xtask bench instructions` counts instead of measuring.
+//! `cargo xtask bench instructions` counts instead of measuring, and `cargo xtask bench cuda` packs what measures a GPU.
 
 mod contest;
+mod gpu;
 mod instructions;
 mod models;
 mod plot;
@@ -23,6 +24,8 @@ use models::Files;
 pub(crate) enum Bench {
     /// The CPU engine with llama.cpp (needs Python).
     Cpu(Cpu),
+    /// The CUDA engine with compiled transformers and MLX, by a folder that is taken to a GPU host.
+    Cuda,
     /// Instructions that the CPU engine takes for a token (needs valgrind).
     Instructions,
 }
@@ -51,6 +54,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     let ours = shell::target_folder("release").join(format!("mlxcel{}", std::env::consts::EXE_SUFFIX));
     match bench {
         Bench::Cpu(options) => against_llama_cpp(options, ours),
+        Bench::Cuda => gpu::run(&ours),
         Bench::Instructions => instructions::run(&ours),
     }
 }

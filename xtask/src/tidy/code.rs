@@ -11,6 +11,27 @@ const PROMISES: [&str; 4] = ["TODO", "FIXME", "HACK", "XXX"];
 /// Macros that mark code as unfinished or under examination.
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
+/// The crate that alone may ask which system it is compiled for.
+const PLATFORM: &str = "crates/mlxcel-platform/";
+
+/// How code asks for, or reaches into, one system. `cfg!(…)`, which chooses between values and compiles everywhere, is
+/// not among them.
+const OF_ONE_SYSTEM: [&str; 13] = [
+    "#[cfg(unix",
+    "#[cfg(not(unix",
+    "#[cfg(all(unix",
+    "#[cfg(windows",
+    "#[cfg(not(windows",
+    "#[cfg(all(windows",
+    "#[cfg(target_os",
+    "#[cfg(not(target_os",
+    "#[cfg(all(target_os",
+    "#[cfg_attr(unix",
+    "#[cfg_attr(windows",
+    "#[cfg_attr(target_os",
+    "std::os::",
+];
+
 /// The modules that exist for tests only: files declared by `#[cfg(test)] mod name;`.
 #[derive(Default)]
 pub(crate) struct TestModules(Vec<String>);
@@ -60,6 +81,7 @@ pub(crate) fn check(file: &File, source: &Source, tests: &TestModules) -> Vec<Fi
     }
     if !tests.contains(&file.path) {
         findings.extend(unwraps(file, source));
+        findings.extend(of_one_system(file, source));
     }
     findings
 }
@@ -67,6 +89,18 @@ pub(crate) fn check(file: &File, source: &Source, tests: &TestModules) -> Vec<Fi
 fn unwraps<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Finding> + 'a {
     let found = source.code.match_indices(".unwrap()").map(|(at, _)| at).filter(|at| !source.is_test(*at));
     found.map(|at| file.finding(source.line(at), "unwrap outside of tests; use ? or expect with the reason"))
+}
+
+/// Rule: what differs between systems is in one crate. The C types that are the same everywhere may be used.
+fn of_one_system<'a>(file: &'a File, source: &'a Source) -> Vec<Finding> {
+    if file.path.starts_with(PLATFORM) {
+        return vec![];
+    }
+    let found = OF_ONE_SYSTEM.iter().flat_map(|word| source.code.match_indices(word));
+    let found = found.map(|(at, _)| at).filter(|at| !source.is_test(*at));
+    found
+        .map(|at| file.finding(source.line(at), format!("code for one system belongs in {PLATFORM}")))
+        .collect()
 }
 
 #[cfg(test)]
@@ -114,6 +148,17 @@ mod tests {
     #[test]
     fn ignored_tests_are_found() {
         assert_eq!(said("#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n").len(), 2);
+    }
+
+    #[test]
+    fn code_for_one_system_is_found_outside_of_its_crate() {
+        let text = "//! x\n#[cfg(unix)]\nuse std::os::unix::fs;\n#[cfg(not(windows))]\nconst A: u8 = 1;\n";
+        assert_eq!(said_of("a/src/b.rs", text).len(), 3);
+        for path in ["crates/mlxcel-platform/src/b.rs", "a/tests/b.rs"] {
+            assert!(said_of(path, text).is_empty(), "{path}");
+        }
+        assert!(said("const A: &str = if cfg!(windows) { \"a\" } else { \"b\" };\n").is_empty());
+        assert!(said("#[cfg(test)]\nmod tests {\n #[cfg(unix)]\n fn a() {}\n}\n").is_empty());
     }
 
     #[test]

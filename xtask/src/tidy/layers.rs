@@ -11,18 +11,19 @@ use super::{File, Finding};
 /// Which crates a crate may use, from the top of the architecture to the bottom. Development dependencies are free.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("mlxcel", LIBRARIES),
-    ("mlxcel-server", &["mlxcel-sched", "mlxcel-text"]),
+    ("mlxcel-server", &["mlxcel-platform", "mlxcel-sched", "mlxcel-text"]),
     ("mlxcel-sched", &["mlxcel-engine"]),
     ("mlxcel-text", &[]),
-    ("mlxcel-cpu", &["mlxcel-engine", "mlxcel-ir"]),
+    ("mlxcel-cpu", &["mlxcel-engine", "mlxcel-ir", "mlxcel-platform"]),
     ("mlxcel-cuda", &["mlxcel-engine", "mlxcel-ir"]),
-    ("mlxcel-mlx", &["mlxcel-engine", "mlxcel-ir"]),
+    ("mlxcel-mlx", &["mlxcel-engine", "mlxcel-ir", "mlxcel-platform"]),
     ("mlxcel-xla", &["mlxcel-engine", "mlxcel-ir"]),
     ("mlxcel-engine", &["mlxcel-ir", "mlxcel-weights"]),
     ("mlxcel-models", &["mlxcel-ir", "mlxcel-weights"]),
-    ("mlxcel-weights", &["mlxcel-ir"]),
-    ("mlxcel-hub", &[]),
+    ("mlxcel-weights", &["mlxcel-ir", "mlxcel-platform"]),
+    ("mlxcel-hub", &["mlxcel-platform"]),
     ("mlxcel-ir", &[]),
+    ("mlxcel-platform", &[]),
     ("conformance", LIBRARIES),
     ("xtask", &["mlxcel-hub"]),
 ];
@@ -40,6 +41,7 @@ const LIBRARIES: &[&str] = &[
     "mlxcel-weights",
     "mlxcel-hub",
     "mlxcel-ir",
+    "mlxcel-platform",
 ];
 
 /// The command line sits on top: not even a test of a library may reach up to it.
