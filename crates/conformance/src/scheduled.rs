@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mlxcel_engine::{Engine, Program};
-use mlxcel_ir::Bindings;
+use mlxcel_ir::{Bindings, DType};
 use mlxcel_sched::{Draft, Event, Limits, Request, RequestId, Runner, Sampling, Speculate, Traits};
 
 use crate::models::{Fixture, fixtures};
@@ -21,12 +21,21 @@ const FAMILIES: [&str; 7] = [
 
 /// A runner with room for so many tokens.
 fn runner(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> Runner {
-    let (program, limits, traits) = compile(engine, fixture, capacity);
+    runner_in(engine, fixture, DType::F32, capacity)
+}
+
+fn runner_in(engine: &dyn Engine, fixture: &Fixture, dtype: DType, capacity: usize) -> Runner {
+    let (program, limits, traits) = compile(engine, fixture, dtype, capacity);
     Runner::new(program, limits, traits)
 }
 
-fn compile(engine: &dyn Engine, fixture: &Fixture, capacity: usize) -> (Box<dyn Program>, Limits, Traits) {
-    let model = fixture.model();
+fn compile(
+    engine: &dyn Engine,
+    fixture: &Fixture,
+    dtype: DType,
+    capacity: usize,
+) -> (Box<dyn Program>, Limits, Traits) {
+    let model = fixture.model_in(dtype);
     let block_size = engine.caps().block_size;
     let limits = Limits {
         blocks: capacity.div_ceil(block_size),
@@ -154,8 +163,8 @@ pub fn check_guesses(engine: &dyn Engine) {
         r.sampling = Sampling { temperature, seed: n, ..Sampling::default() };
     };
     let expected: Vec<_> = ask(&mut runner(engine, &target, 2000), requests(&target, 40, warm));
-    let (program, limits, traits) = compile(engine, &target, 400);
-    let (draft, _, draft_traits) = compile(engine, &rounded, 400);
+    let (program, limits, traits) = compile(engine, &target, DType::F32, 400);
+    let (draft, _, draft_traits) = compile(engine, &rounded, DType::F32, 400);
     let draft = Draft { program: draft, traits: draft_traits };
     let mut guessing = Runner::new(program, limits, traits).with_draft(draft).expect("they go together");
     let told = ask(
@@ -213,8 +222,8 @@ fn ask_exactly(runner: &mut Runner, prompts: &[Vec<u32>]) -> Vec<(Exactly, usize
 const ANSWER: usize = 40;
 
 /// An answer is the same to the last bit alone, in company, from the cache, after preemption, and as a turn of a
-/// conversation whose earlier turns were answered before.
-pub fn check_bits(engine: &dyn Engine) {
+/// conversation whose earlier turns were answered before, with activations of a type.
+pub fn check_bits(engine: &dyn Engine, dtype: DType) {
     for family in
         ["qwen2/f32", "llama/bf16", "llama/q4", "mamba/bf16", "qwen3_moe/bf16", "phi3/rope-longrope"]
     {
@@ -222,7 +231,9 @@ pub fn check_bits(engine: &dyn Engine) {
         let vocabulary = fixture.model().built.vocab_size as u32;
         let make = |seed: u32, len: u32| (0..len).map(|i| (i * i + 7 * i + 31 * seed) % vocabulary).collect();
         let alone = |prompt: &Vec<u32>| {
-            ask_exactly(&mut runner(engine, &fixture, 2000), std::slice::from_ref(prompt)).remove(0).0
+            ask_exactly(&mut runner_in(engine, &fixture, dtype, 2000), std::slice::from_ref(prompt))
+                .remove(0)
+                .0
         };
         // A prompt in the middle of a block, one at its end, and short ones for company.
         let mut prompts: Vec<Vec<u32>> = vec![make(1, 37), make(2, 48), make(3, 5), make(4, 70)];
@@ -234,7 +245,7 @@ pub fn check_bits(engine: &dyn Engine) {
             expected.push(alone(&next));
             prompts.push(next);
         }
-        let mut kept = runner(engine, &fixture, 4000);
+        let mut kept = runner_in(engine, &fixture, dtype, 4000);
         for round in ["new", "from the cache"] {
             for (n, prompt) in prompts.iter().enumerate() {
                 let (told, cached) = ask_exactly(&mut kept, std::slice::from_ref(prompt)).remove(0);
@@ -246,7 +257,7 @@ pub fn check_bits(engine: &dyn Engine) {
             }
         }
         for (what, capacity) in [("in company", 2000), ("with little room", 240)] {
-            let mut runner = runner(engine, &fixture, capacity);
+            let mut runner = runner_in(engine, &fixture, dtype, capacity);
             for _ in 0..2 {
                 for (n, (told, _)) in ask_exactly(&mut runner, &prompts).into_iter().enumerate() {
                     assert_eq!(told, expected[n], "{family}: {n} {what}");

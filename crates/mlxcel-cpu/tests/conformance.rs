@@ -3,6 +3,7 @@
 
 use conformance::models::Depth;
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
+use mlxcel_ir::DType;
 
 fn cpu(options: CpuOptions) -> CpuEngine {
     CpuEngine::new(options).expect("threads can be started")
@@ -44,11 +45,11 @@ conformance::scheduled_suite!(scheduled, best());
 
 #[test]
 fn an_answer_is_the_same_to_the_last_bit_alone_in_company_from_the_cache_and_resumed() {
-    conformance::scheduled::check_bits(&best());
+    conformance::scheduled::check_bits(&best(), DType::F32);
 }
 
 /// Where prompts are rounded, what a token is inside of one is not what it was when it was drawn.
 #[test]
 fn with_fast_products_too_an_answer_is_the_same_to_the_last_bit() {
-    conformance::scheduled::check_bits(&fast());
+    conformance::scheduled::check_bits(&fast(), DType::F32);
 }

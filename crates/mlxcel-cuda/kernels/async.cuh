@@ -1,13 +1,11 @@
 // Copies that run beside the threads, and the barriers that count what has arrived. Needs compute capability 9.0.
 #pragma once
-#include "base.cuh"
+#include "pieces.cuh"
 
 // What the driver makes of the sizes and strides of a tensor.
 struct __align__(64) TensorMap {
     u64 words[16];
 };
-
-DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 #if __CUDA_ARCH__ >= 900
 DEVICE void barrier_init(u32 barrier, u32 count) {

@@ -3,14 +3,10 @@
 // before. Scores come from tensor cores; values are weighted in f32. Chunks lie at fixed places of the sequence and are joined in their order, so a token's
 // result is the same alone and in company.
 #include "paged.cuh"
+#include "pieces.cuh"
 #include "rope.cuh"
 
 const u32 CHUNK = 1024, WARPS = 8, HEADS = 4, ROUND = 16 * WARPS;
-
-DEVICE void copy16(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
-DEVICE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all copies but the last group.
-DEVICE void copies_wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 template <bool BRAIN> DEVICE void multiply(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     if (BRAIN)
@@ -151,7 +147,7 @@ template <bool BRAIN, class T, int WIDTH, bool FUSED> DEVICE void decode(const P
     float m[2] = {-INF, -INF}, l[2] = {0.f, 0.f}, out[HEADS][8] = {};
     for (u32 round = 0; key0 < end; round++, key0 += ROUND) {
         bool more = key0 + ROUND < end, odd = round % 2;
-        copies_wait();
+        copies_wait<1>();
         __syncwarp();
         renew(keys, fresh[0].k);
         float s[4] = {};
@@ -186,7 +182,7 @@ template <bool BRAIN, class T, int WIDTH, bool FUSED> DEVICE void decode(const P
                 if (g == 0) factors[warp][part * 2 + h] = f;
             }
         }
-        copies_wait();
+        copies_wait<1>();
         __syncwarp();
         renew(values, fresh[0].v);
         float4 f = *(const float4*)factors[warp];
@@ -210,7 +206,7 @@ template <bool BRAIN, class T, int WIDTH, bool FUSED> DEVICE void decode(const P
         copies_end();
         if (odd) rows = ahead, ahead = look_up(round / 2 + 2);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    copies_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -2,20 +2,7 @@
 // warps with 16 tokens each, and goes through the keys 64 at a time. Tokens of several sequences may lie in a block; each
 // sequence's keys are gone through once, and rows of other sequences see none of them.
 #include "paged.cuh"
-
-DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-DEVICE void load_matrices(u32* r, u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
-}
-DEVICE void load_matrices_turned(u32* r, u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
-}
-
-DEVICE void copy16(u32 to, const void* from, bool inside) {
-    u32 bytes = inside ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
+#include "pieces.cuh"
 
 template <bool BRAIN> DEVICE void multiply(float* c, const u32* a, u32 b0, u32 b1) {
     if (BRAIN)
@@ -97,7 +84,7 @@ template <bool BRAIN, class T, int WIDTH> DEVICE void flash(const Paged& p) {
                 copy16(to, (const T*)p.k_cache + rows[j], inside);
                 copy16(to + TILE, (const T*)p.v_cache + rows[j], inside);
             }
-            asm volatile("cp.async.commit_group;");
+            copies_end();
         };
         look_up(start);
         __syncthreads();
@@ -108,8 +95,8 @@ template <bool BRAIN, class T, int WIDTH> DEVICE void flash(const Paged& p) {
             if ((int)key0 + 64 <= last) {
                 load(key0 + 64, stage ^ 1);
                 look_up(key0 + 128);
-                asm volatile("cp.async.wait_group 1;");
-            } else asm volatile("cp.async.wait_group 0;");
+                copies_wait<1>();
+            } else copies_wait<0>();
             __syncthreads();
             // Warps whose tokens see none of these keys, and those that see all of them, need not look at each.
             bool mine = seq[0] == now || seq[1] == now;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::driver::{Attribute, Driver, Handle, c_name};
+use crate::engine::CudaOptions;
 use crate::error::{CudaError, Result};
+use crate::exchange::Exchange;
 use crate::images;
-use crate::nccl::Exchange;
 
 /// What a device is, as the driver tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     /// Bytes that the engine may take, and those it has.
     pub(crate) limit: u64,
     pub(crate) used: AtomicU64,
+    /// Whether every sum has one order, whatever the number of rows.
+    pub(crate) exact: bool,
     /// How tensors are exchanged with the other members of a group, once one was joined.
     pub(crate) exchange: OnceLock<Arc<dyn Exchange>>,
 }
@@ -67,8 +70,9 @@ pub(crate) fn facts(driver: &dyn Driver, index: usize) -> Result<Facts> {
 }
 
 impl Context {
-    /// Opens a device. `limit` is what the engine may take of its memory.
-    pub(crate) fn open(driver: Box<dyn Driver>, index: usize, limit: Option<u64>) -> Result<Self> {
+    /// Opens a device.
+    pub(crate) fn open(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self> {
+        let CudaOptions { device: index, memory: limit, exact } = options;
         let facts = facts(&*driver, index)?;
         if facts.capability < (8, 0) {
             return Err(CudaError::OldDevice { name: facts.name, capability: facts.capability });
@@ -88,6 +92,7 @@ impl Context {
             functions: Mutex::default(),
             limit: limit.unwrap_or(free.saturating_sub(HEADROOM)),
             used: AtomicU64::new(0),
+            exact,
             exchange: OnceLock::new(),
         };
         opened.stream = opened.driver.create_stream()?;

@@ -24,6 +24,9 @@ pub struct CudaOptions {
     pub device: usize,
     /// Bytes of its memory that the engine may take; what is free less some headroom, if `None`.
     pub memory: Option<u64>,
+    /// Whether a row's result never depends on the rows beside it, to the last bit: every sum has one order, whatever the
+    /// number of rows. That leaves the kernels of many rows aside.
+    pub exact: bool,
 }
 
 /// Runs graphs on an NVIDIA GPU.
@@ -87,7 +90,7 @@ impl CudaEngine {
     }
 
     pub(crate) fn with_driver(driver: Box<dyn Driver>, options: CudaOptions) -> Result<Self, CudaError> {
-        let ctx = Arc::new(Context::open(driver, options.device, options.memory)?);
+        let ctx = Arc::new(Context::open(driver, options)?);
         Ok(CudaEngine { ctx, progress: None })
     }
 

@@ -101,7 +101,14 @@ mod tests {
     fn a_kernel_is_found_in_one_module_of_every_architecture() {
         for image in NATIVE.into_iter().map(|(_, image)| image).chain([PORTABLE]) {
             let modules: Vec<_> = unpack(image).unwrap().iter().map(|m| names(m)).collect();
-            for name in ["sample", "gather", "linear_bf16_plain_8", "flash_bf16_128", "gemm_bf16_many"] {
+            for name in [
+                "sample",
+                "gather",
+                "linear_bf16_plain_8",
+                "flash_bf16_128",
+                "gemm_bf16_many",
+                "experts_sort",
+            ] {
                 assert_eq!(modules.iter().filter(|m| m.contains(name)).count(), 1, "{name}");
             }
             assert!(!modules.iter().any(|m| m.contains("no_such_kernel")));

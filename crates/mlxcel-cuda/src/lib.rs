@@ -8,15 +8,19 @@ mod context;
 mod driver;
 mod engine;
 mod error;
+mod exchange;
 mod images;
 mod lower;
 mod memory;
-mod nccl;
 mod params;
 mod program;
 mod tape;
 mod view;
 mod weights;
+
+// NCCL has no Windows.
+#[cfg(not(windows))]
+mod nccl;
 
 #[cfg(test)]
 mod fake;

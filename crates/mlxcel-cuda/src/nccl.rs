@@ -10,33 +10,13 @@ use mlxcel_ir::DType;
 use crate::context::Context;
 use crate::driver::{Address, Handle};
 use crate::error::{CudaError, Result};
+use crate::exchange::{Exchange, Kind};
 use crate::{CudaEngine, NAME};
 
 const LIBRARY: &str = "libnccl.so.2";
 
 /// What a first member makes and all others need.
 const INVITATION: usize = 128;
-
-/// One exchange between all members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The sum of what all send.
-    Sum,
-    /// What all send, in the order of their ranks.
-    Join,
-}
-
-/// How a member exchanges tensors with the others.
-pub(crate) trait Exchange: Send + Sync {
-    /// Starts to send so many numbers of a type from the first place, and to write what comes of it to the second.
-    fn start(
-        &self,
-        kind: Kind,
-        places: (Address, Address),
-        numbers: (usize, DType),
-        stream: Handle,
-    ) -> Result<()>;
-}
 
 /// An invitation, as NCCL hands it over: by value.
 #[repr(C)]
@@ -158,7 +138,7 @@ static SEAT: Mutex<Option<Arc<Member>>> = Mutex::new(None);
 
 impl Sharing for CudaEngine {
     fn likeness(&self) -> String {
-        NAME.to_string()
+        if self.ctx.exact { format!("{NAME}, exact") } else { NAME.to_string() }
     }
 
     fn invitation(&self) -> std::result::Result<Vec<u8>, EngineError> {

@@ -5,7 +5,7 @@ use mlxcel_ir::DType;
 
 use crate::driver::{Address, Driver, Handle, Shape};
 use crate::error::{CudaError, Result};
-use crate::nccl::Kind;
+use crate::exchange::Kind;
 use crate::params::Params;
 use crate::view::RootId;
 

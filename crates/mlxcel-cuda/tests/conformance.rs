@@ -12,6 +12,7 @@ use conformance::models::{Depth, check_bf16, check_family, check_gguf, fixtures}
 use conformance::ops::{self, Group};
 use conformance::{embeddings, scheduled};
 use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
+use mlxcel_ir::DType;
 
 type Check<'a> = (String, Box<dyn Fn() + 'a>);
 
@@ -43,6 +44,11 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// An engine whose sums have one order.
+fn exact() -> CudaEngine {
+    CudaEngine::new(CudaOptions { exact: true, ..CudaOptions::default() }).expect("the engine opens")
+}
+
 /// Every check by its name.
 fn checks(engine: &CudaEngine) -> Vec<Check<'_>> {
     let mut all: Vec<Check<'_>> = vec![];
@@ -60,7 +66,10 @@ fn checks(engine: &CudaEngine) -> Vec<Check<'_>> {
         let name = format!("activations in bf16 of {family}");
         all.push((name, Box::new(move || check_bf16(engine, family))));
     }
-    all.push(("wide products of 16-bit numbers".into(), Box::new(|| wide::check_products(engine))));
+    all.push(("wide products of 16-bit numbers".into(), Box::new(|| wide::check_products(engine, 8))));
+    all.push(("exact products of 16-bit numbers".into(), Box::new(|| wide::check_products(&exact(), 300))));
+    all.push(("exact bits in bf16".into(), Box::new(|| scheduled::check_bits(&exact(), DType::BF16))));
+    all.push(("wide products with experts".into(), Box::new(|| wide::check_experts(engine))));
     all.push(("wide attention of 16-bit numbers".into(), Box::new(|| wide::check_attention(engine))));
     for file in files() {
         let name = format!("the file {file}.gguf equals its safetensors");

@@ -12,6 +12,3 @@ pub mod signals;
 pub mod sockets;
 pub mod terminal;
 pub mod tiles;
-
-/// Whether machines can share a model. On Windows neither MLX's engine nor NCCL is there to exchange anything.
-pub const SHARES_MODELS: bool = !cfg!(windows);

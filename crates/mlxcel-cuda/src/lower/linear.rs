@@ -199,7 +199,12 @@ impl Lower<'_> {
             n: w.shape[0],
             k,
         };
-        Some((1..=8).contains(&m) && matches!(product(&job), Product::Tensor(..)) && job.staged() > 0)
+        Some(
+            !self.ctx.exact
+                && (1..=8).contains(&m)
+                && matches!(product(&job), Product::Tensor(..))
+                && job.staged() > 0,
+        )
     }
 
     /// Whether every reader of a norm's result is a product of a few rows, which can norm its rows itself.
@@ -265,6 +270,7 @@ impl Lower<'_> {
         gate: &Gate,
     ) -> Result<bool> {
         let name = match w.dtype {
+            _ if self.ctx.exact => return Ok(false),
             DType::BF16 => "linear_bf16_plain_gated_8",
             DType::Quant(QuantFormat::Affine { bits: 4, group, .. }) if group % 32 == 0 => {
                 "linear_bf16_affine4_gated_8"
@@ -379,7 +385,12 @@ impl Lower<'_> {
     }
 
     fn multiply(&mut self, job: &Job<'_>) -> Result<()> {
-        if self.multiply_many(job)? || self.multiply_streamed(job, None)? {
+        let any_order = !self.ctx.exact;
+        if any_order
+            && (self.multiply_grouped(job)?
+                || self.multiply_many(job)?
+                || self.multiply_streamed(job, None)?)
+        {
             return Ok(());
         }
         let p = self.linear_params(job, job.staged() > 0);
@@ -443,8 +454,8 @@ fn gate(frame: &Frame<'_>, index: usize) -> Option<Gate> {
 #[derive(Clone, Copy)]
 pub(super) struct Chosen<'a> {
     ids: &'a View,
-    experts: usize,
-    choices: usize,
+    pub(super) experts: usize,
+    pub(super) choices: usize,
     shared: bool,
 }
 

@@ -4,6 +4,7 @@
 mod contract;
 mod control;
 mod elementwise;
+mod experts;
 mod linear;
 mod many;
 mod model;

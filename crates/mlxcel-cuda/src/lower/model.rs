@@ -174,7 +174,7 @@ impl Lower<'_> {
         };
         let alike = [k.dtype, v.dtype, caches.0.dtype, caches.1.dtype].iter().all(|d| *d == q.dtype);
         let fixed = |v: &&View| matches!(self.roots[v.root].kind, RootKind::Fed | RootKind::Fixed(_));
-        let one_each = known[5].shape[0] == q.shape[0] && q.shape[0] <= TURNED_MAX;
+        let one_each = !self.ctx.exact && known[5].shape[0] == q.shape[0] && q.shape[0] <= TURNED_MAX;
         let aligned = v.offset % 8 == 0 && v.strides[0] % 8 == 0;
         one_each && alike && aligned && narrow(&job, q.shape[2]).is_some() && known.iter().all(fixed)
     }
@@ -184,7 +184,7 @@ impl Lower<'_> {
         let (block, hkv) = (job.k.shape[1], job.k.shape[2]);
         let table = &job.rest[3];
         let pages = table.shape[1];
-        if let Some(name) = flash(job, tokens, width) {
+        if let Some(name) = flash(job, tokens, width).filter(|_| !self.ctx.exact) {
             let p = self.attention_params(job, (None, 1));
             // Two tiles of 64 keys and values; the queries lie there first.
             return self.launch(name, grid([tokens.div_ceil(128), heads, 1], 256, 4 * 64 * width * 2), p);

@@ -5,7 +5,7 @@ use mlxcel_ir::{HostTensor, Node, Op, ScatterMode, Type};
 use super::elementwise::Starts;
 use super::{Lower, Result};
 use crate::error::CudaError;
-use crate::nccl::Kind;
+use crate::exchange::Kind;
 use crate::params::Params;
 use crate::tape::Step;
 use crate::view::{View, code, size, strides};

@@ -47,14 +47,15 @@ fn run(program: &mut dyn Program, feeds: &Feeds, name: &str) -> HostTensor {
     program.collect(ticket).expect("the step ends").remove(0)
 }
 
-/// A weight of `n` rows in a format, and its numbers.
-fn weight(numbers: &mut Numbers, dtype: DType, n: usize, k: usize) -> (WeightTensor, Vec<f64>) {
+/// A weight in a format, and its numbers.
+fn weight(numbers: &mut Numbers, dtype: DType, shape: &[usize]) -> (WeightTensor, Vec<f64>) {
     let DType::Quant(QuantFormat::Affine { group, .. }) = dtype else {
-        let host = numbers.tensor(dtype, &[n, k]);
+        let host = numbers.tensor(dtype, shape);
         let values = host.to_f64();
         return (WeightTensor::from_host(host), values);
     };
-    let group = usize::from(group);
+    let (group, k) = (usize::from(group), shape[shape.len() - 1]);
+    let n = shape[..shape.len() - 1].iter().product::<usize>();
     let codes: Vec<u8> = (0..n * k).map(|_| (numbers.next() % 16) as u8).collect();
     let packed: Vec<u8> = codes.chunks(2).map(|c| c[0] | c[1] << 4).collect();
     let scales = numbers.tensor(DType::BF16, &[n, k / group]);
@@ -66,11 +67,12 @@ fn weight(numbers: &mut Numbers, dtype: DType, n: usize, k: usize) -> (WeightTen
         Bytes::copied(&[scales.bytes()]),
         Bytes::copied(&[biases.bytes()]),
     ];
-    (WeightTensor::new(dtype, vec![n, k], parts).expect("a whole weight"), values)
+    (WeightTensor::new(dtype, shape.to_vec(), parts).expect("a whole weight"), values)
 }
 
-/// Products with any number of rows are close to what f64 gives, and up to eight rows are the same in any company.
-pub fn check_products(engine: &dyn Engine) {
+/// Products with any number of rows are close to what f64 gives, and a row is the same to the last bit in a company of up to
+/// so many.
+pub fn check_products(engine: &dyn Engine, company: usize) {
     let affine = |group| DType::Quant(QuantFormat::Affine { bits: 4, group, scale: ScaleType::BF16 });
     let cases = [
         (DType::BF16, DType::BF16, 576, 200),
@@ -82,7 +84,7 @@ pub fn check_products(engine: &dyn Engine) {
     ];
     for (dtype, format, k, n) in cases {
         let mut numbers = Numbers(7);
-        let (tensor, values) = weight(&mut numbers, format, n, k);
+        let (tensor, values) = weight(&mut numbers, format, &[n, k]);
         let b = Builder::new();
         let x = b.input("x", dtype, shape!["tokens", k]);
         b.output("y", x.linear(b.weight("w", format, &[n, k]), None));
@@ -103,7 +105,58 @@ pub fn check_products(engine: &dyn Engine) {
             let error = apart(&got, &expected[..m * n]);
             assert!(error < 6e-3, "{m} rows of {dtype} by {n} x {k} of {format} are off by {error:e}");
             let first = alone.get_or_insert_with(|| got[..n].to_vec());
-            assert!(m > 8 || got[..n] == first[..], "{m} rows of {format} change the first one");
+            assert!(m > company || got[..n] == first[..], "{m} rows of {format} change the first one");
+        }
+    }
+}
+
+/// Rows that each choose two of several matrices, one of which nobody chooses, give what f64 gives.
+pub fn check_experts(engine: &dyn Engine) {
+    let affine = DType::Quant(QuantFormat::Affine { bits: 4, group: 64, scale: ScaleType::BF16 });
+    for (dtype, format, is_shared) in [
+        (DType::BF16, DType::BF16, true),
+        (DType::BF16, DType::BF16, false),
+        (DType::F16, DType::F16, true),
+        (DType::BF16, affine, true),
+        (DType::F16, DType::F32, false),
+    ] {
+        let (experts, n, k, choices) = (6usize, 200usize, 576usize, 2usize);
+        let each = if is_shared { 1 } else { choices };
+        let mut numbers = Numbers(13);
+        let (tensor, values) = weight(&mut numbers, format, &[experts, n, k]);
+        let bias = numbers.tensor(dtype, &[experts, n]);
+        let b = Builder::new();
+        let x = b.input("x", dtype, shape!["tokens", each, k]);
+        let ids = b.input("ids", DType::I32, shape!["tokens", choices]);
+        let [w, added] = [b.weight("w", format, &[experts, n, k]), b.weight("b", dtype, &[experts, n])];
+        b.output("y", x.expert_linear(w, ids, Some(added)));
+        let graph = b.finish().expect("a graph");
+        let named = [("w", tensor), ("b", WeightTensor::from_host(bias.clone()))];
+        let source = Weights(HashMap::from(named.map(|(name, t)| (name.to_string(), t))));
+        let mut program = engine.compile(&graph, &source, &Bindings::new()).expect("compiles");
+        let bias = bias.to_f64();
+        for tokens in [1, 8, 9, 40, 300] {
+            let rows = numbers.tensor(dtype, &[tokens, each, k]);
+            let chosen: Vec<i32> =
+                (0..tokens * choices).map(|_| [0, 1, 1, 1, 3, 5][(numbers.next() % 6) as usize]).collect();
+            let x = rows.to_f64();
+            let mut feeds = Feeds::new();
+            feeds.insert("x", rows);
+            feeds.insert("ids", HostTensor::new(&[tokens, choices], &chosen));
+            let got = run(&mut *program, &feeds, "y").to_f64();
+            let expected: Vec<f64> = chosen
+                .iter()
+                .enumerate()
+                .flat_map(|(i, &id)| {
+                    let x = &x[(if is_shared { i / choices } else { i }) * k..][..k];
+                    let (w, bias) = (&values[id as usize * n * k..][..n * k], &bias[id as usize * n..][..n]);
+                    w.chunks(k)
+                        .zip(bias)
+                        .map(move |(w, b)| w.iter().zip(x).map(|(a, b)| a * b).sum::<f64>() + b)
+                })
+                .collect();
+            let error = apart(&got, &expected);
+            assert!(error < 6e-3, "{tokens} tokens of {dtype} with experts of {format} are off by {error:e}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Listed;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct CpuArgs {
-    /// How the cpu engine multiplies with weights of 16 bits and fewer.
+    /// How the cpu and cuda engines multiply with weights of 16 bits and fewer.
     #[arg(long, value_enum, default_value_t)]
     pub products: ProductsName,
     /// The instructions that the cpu engine uses, of those this machine has [default: the fastest].
@@ -19,10 +19,10 @@ pub struct CpuArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductsName {
-    /// A prompt in bf16 (tiles) or in 8 bits, the token from which the next is drawn in 16 bits.
+    /// With cpu a prompt in bf16 (tiles) or in 8 bits, the token from which the next is drawn in 16 bits.
     #[default]
     Fast,
-    /// As exact as f32.
+    /// As exact as f32; with cuda, in the type of the activations, the same to the last bit in any company.
     Exact,
 }
 

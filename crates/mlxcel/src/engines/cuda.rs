@@ -11,6 +11,7 @@ use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
 use mlxcel_engine::Engine as _;
 
 use super::Listed;
+use super::cpu::ProductsName;
 use crate::calibration::{self, Calibration};
 
 #[derive(Clone, Debug, Default, Args)]
@@ -51,8 +52,9 @@ fn index(device: Option<&str>) -> Result<usize> {
     }
 }
 
-pub fn open(arguments: &CudaArgs, device: Option<&str>) -> Result<CudaEngine> {
-    let options = CudaOptions { device: index(device)?, memory: arguments.gpu_memory };
+pub fn open(arguments: &CudaArgs, products: ProductsName, device: Option<&str>) -> Result<CudaEngine> {
+    let exact = products == ProductsName::Exact;
+    let options = CudaOptions { device: index(device)?, memory: arguments.gpu_memory, exact };
     let engine = CudaEngine::new(options)?;
     Ok(if io::stderr().is_terminal() { engine.with_progress(upload_bar()) } else { engine })
 }
@@ -77,7 +79,7 @@ fn upload_bar() -> mlxcel_cuda::Progress {
 /// Measures every GPU of this machine, and keeps what was measured.
 pub fn calibrate() -> Result<()> {
     for device in 0..mlxcel_cuda::devices().map_or(0, |devices| devices.len()) {
-        let engine = CudaEngine::new(CudaOptions { device, memory: None })?;
+        let engine = CudaEngine::new(CudaOptions { device, ..CudaOptions::default() })?;
         calibration::keep(&engine.caps().device, Calibration::measure_gpu(&engine)?)?;
     }
     Ok(())

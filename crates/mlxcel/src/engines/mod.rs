@@ -85,7 +85,10 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
             only_the_processor(arguments)?;
             Ok(Box::new(cpu::open(&arguments.cpu, threads)?))
         }
-        EngineName::Cuda => Ok(Box::new(cuda::open(&arguments.cuda, arguments.device.as_deref())?)),
+        EngineName::Cuda => {
+            let products = arguments.cpu.products;
+            Ok(Box::new(cuda::open(&arguments.cuda, products, arguments.device.as_deref())?))
+        }
         EngineName::Mlx => Ok(Box::new(mlx::open(&arguments.mlx, arguments.device.as_deref())?)),
         EngineName::Xla => Ok(Box::new(xla::open(&arguments.xla, arguments.device.as_deref())?)),
         EngineName::Reference => {
@@ -103,11 +106,8 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
 
 /// Flags of one engine change nothing of another; variables, which stay set, are not spoken of.
 fn say_what_is_unused(arguments: &EngineArgs) {
-    let of_cpu = [
-        ("--threads", arguments.threads.is_some()),
-        ("--simd", arguments.cpu.simd.is_some()),
-        ("--products", arguments.cpu.products != cpu::ProductsName::default()),
-    ];
+    let of_cpu = [("--threads", arguments.threads.is_some()), ("--simd", arguments.cpu.simd.is_some())];
+    let of_both = [("--products", arguments.cpu.products != cpu::ProductsName::default())];
     let of_cuda = [("--gpu-memory", arguments.cuda.gpu_memory.is_some())];
     let unused = |flags: &[(&str, bool)], engine: &str| {
         for (flag, _) in flags.iter().filter(|(_, given)| *given) {
@@ -116,6 +116,9 @@ fn say_what_is_unused(arguments: &EngineArgs) {
     };
     if !matches!(arguments.engine, EngineName::Cpu | EngineName::Reference) {
         unused(&of_cpu, "cpu");
+    }
+    if !matches!(arguments.engine, EngineName::Cpu | EngineName::Reference | EngineName::Cuda) {
+        unused(&of_both, "cpu or cuda");
     }
     if arguments.engine != EngineName::Cuda {
         unused(&of_cuda, "cuda");

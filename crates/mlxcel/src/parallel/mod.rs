@@ -1,27 +1,24 @@
-//! Tensor parallelism on the command line: who the members of a group are, and how one command drives all of them. The
-//! first member runs the command and hands every step to the others (`leader`), who only compute (`worker`). Sums among
-//! them are the engine's business; this connection carries steps, and tells who is gone.
+//! Tensor parallelism on the command line: who the members of a group are, and how one command drives all of them. On
+//! Windows, where neither MLX's engine nor NCCL is there to exchange anything, only the refusal is compiled.
 
-mod guarded;
-mod hosts;
-mod leader;
-mod peers;
-mod wire;
-mod worker;
+#[cfg(windows)]
+#[path = "absent.rs"]
+mod members;
+#[cfg(not(windows))]
+mod members;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow, bail};
 use clap::Args;
-use mlxcel_engine::{Engine, Sharing};
 
-use crate::engines::{EngineArgs, EngineName, cuda, mlx};
+use crate::cli::ModelArgs;
 
-pub use worker::{Worker, run};
+pub use members::{open, run};
 
-/// Under what errors of a group are known.
-const NAME: &str = "group";
+const EXAMPLES: &str = "\
+Examples:
+  mlxcel worker -m ./Qwen3-0.6B --engine mlx --tp 2 --hosts hosts.txt --rank 1
+  mlxcel generate -m ./Qwen3-0.6B --engine mlx --tp 2 --hosts hosts.txt -p \"Hello\"";
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ParallelArgs {
@@ -34,38 +31,12 @@ pub struct ParallelArgs {
     pub hosts: Option<PathBuf>,
 }
 
-impl ParallelArgs {
-    /// The members, if there are several.
-    fn hosts(&self) -> Result<Option<hosts::Hosts>> {
-        match (self.tp, &self.hosts) {
-            (Some(members), Some(file)) => Ok(Some(hosts::read(file, usize::from(members))?)),
-            _ => Ok(None),
-        }
-    }
-}
-
-/// The engine of the first member, if a group is asked for. It meets the others when it first compiles something.
-pub fn open(arguments: &EngineArgs) -> Result<Option<Box<dyn Engine>>> {
-    if !mlxcel_platform::SHARES_MODELS {
-        return if arguments.parallel.tp.is_some() { Err(absent()) } else { Ok(None) };
-    }
-    let Some(hosts) = arguments.parallel.hosts()? else { return Ok(None) };
-    Ok(Some(Box::new(leader::Leader::new(sharing(arguments)?, hosts))))
-}
-
-/// What a build says that cannot share models.
-fn absent() -> Error {
-    anyhow!(
-        "--tp is not in this build: on Windows machines cannot share a model; leave it out, or run on Linux, be it under WSL"
-    )
-}
-
-/// The engine of a member.
-fn sharing(arguments: &EngineArgs) -> Result<Arc<dyn Sharing>> {
-    let device = arguments.device.as_deref();
-    Ok(match arguments.engine {
-        EngineName::Mlx => Arc::new(mlx::open(&arguments.mlx, device)?),
-        EngineName::Cuda => Arc::new(cuda::open(&arguments.cuda, device)?),
-        _ => bail!("--tp needs an engine that can share a model; give --engine mlx or --engine cuda"),
-    })
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Worker {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Which line of --hosts this machine is, counted from 0, which is the machine that runs the command.
+    #[arg(long, value_name = "N")]
+    pub rank: u8,
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use clap::Args;
 use mlxcel_engine::{EngineError, Seat, Shards, Sharing};
 use mlxcel_ir::passes::{Member, Sharded, shard};
 
@@ -17,33 +16,15 @@ use super::hosts::Hosts;
 use super::leader::fingerprint;
 use super::peers::{Health, Peer};
 use super::wire::{Message, VERSION};
-use crate::cli::ModelArgs;
+use crate::parallel::Worker;
 use crate::session::Loaded;
 use crate::{loading, say};
-
-const EXAMPLES: &str = "\
-Examples:
-  mlxcel worker -m ./Qwen3-0.6B --engine mlx --tp 2 --hosts hosts.txt --rank 1
-  mlxcel generate -m ./Qwen3-0.6B --engine mlx --tp 2 --hosts hosts.txt -p \"Hello\"";
 
 /// How long the first member may take to be there, and how often it is called.
 const COMING: Duration = Duration::from_secs(120);
 const CALLING: Duration = Duration::from_millis(200);
 
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub struct Worker {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// Which line of --hosts this machine is, counted from 0, which is the machine that runs the command.
-    #[arg(long, value_name = "N")]
-    pub rank: u8,
-}
-
 pub fn run(options: &Worker) -> Result<ExitCode> {
-    if !mlxcel_platform::SHARES_MODELS {
-        return Err(super::absent());
-    }
     let arguments = &options.model.engine;
     let Some(hosts) = arguments.parallel.hosts()? else {
         bail!("a worker is one of several; give --tp and --hosts")
