@@ -137,6 +137,12 @@ impl Engine for MlxEngine {
         native(op, operands)
     }
 
+    /// MLX does not tell what others take of a GPU, nor does it use the last of it well.
+    fn free_memory(&self) -> Option<u64> {
+        let all = self.device_info().memory.filter(|_| self.device == Device::Gpu)?;
+        Some((all / 10 * 9).saturating_sub(self.api.memory().0))
+    }
+
     fn compile(
         &self,
         graph: &Graph,

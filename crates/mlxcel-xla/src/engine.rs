@@ -82,6 +82,10 @@ impl Engine for XlaEngine {
         matches!(op, Op::PagedAttention(_) | Op::ArgMax { .. } | Op::ExpertLinear { .. } | Op::Sample)
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        self.executor.free_memory()
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -27,6 +27,11 @@ pub trait Executor: Send + Sync {
     /// Whether the device shares the processor's memory and cores.
     fn is_cpu(&self) -> bool;
 
+    /// Bytes that may still be taken of a memory of its own, if that is known.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// How modules for it are written.
     fn emit_options(&self) -> EmitOptions;
 

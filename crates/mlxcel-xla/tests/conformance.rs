@@ -72,6 +72,11 @@ impl Executor for Accelerator {
     }
 }
 
+#[test]
+fn the_processor_has_no_memory_of_its_own() {
+    assert_eq!(executor().free_memory(), None);
+}
+
 fn accelerator() -> XlaEngine {
     engine(Arc::new(Accelerator(executor())), 16)
 }

@@ -46,7 +46,7 @@ pub fn share(free: u64, loaded: &Loaded, step: StepSize) -> Result<Budget> {
         Some(cache) if cache > 0 => Ok(Budget { weights, work, cache }),
         _ => bail!(
             "the model has {} of weights and needs {} to work, but only {} of the device's memory can be used; give \
-             a smaller model, or more by --gpu-memory",
+             a smaller model, or more of it (--gpu-memory with cuda, MLXCEL_XLA_MEMORY with xla)",
             in_words(weights, "B"),
             in_words(work, "B"),
             in_words(free, "B"),

@@ -127,6 +127,16 @@ impl Executor for PjrtExecutor {
         }
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        let mut stats = sys::MemoryStats::new();
+        stats.device = self.client.device;
+        let plugin = &self.client.plugin;
+        // A plugin need not know.
+        plugin.call("asking for memory", sys::DEVICE_MEMORY_STATS, &mut stats).ok()?;
+        let known = !self.is_cpu() && stats.limit.is_known != 0;
+        known.then(|| u64::try_from(stats.limit.bytes.saturating_sub(stats.in_use)).unwrap_or(0))
+    }
+
     fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
         let make = || {
             let loaded = Loaded::compile(&self.client, module, &self.options).map_err(|e| match e {

@@ -55,6 +55,7 @@ pub const CLIENT_COMPILE: usize = 20;
 pub const CLIENT_BUFFER_FROM_HOST: usize = 22;
 pub const DESCRIPTION_KIND: usize = 26;
 pub const DEVICE_GET_DESCRIPTION: usize = 29;
+pub const DEVICE_MEMORY_STATS: usize = 34;
 pub const EXECUTABLE_DESTROY: usize = 40;
 pub const EXECUTABLE_NUM_OUTPUTS: usize = 44;
 pub const EXECUTABLE_SERIALIZE: usize = 49;
@@ -109,6 +110,20 @@ arguments! {
     ClientText { client: *mut Client, text: *const c_char, text_size: usize }
     AddressableDevices { client: *mut Client, devices: *const *mut Device, num_devices: usize }
     GetDescription { device: *mut Device, description: *mut c_void }
+    MemoryStats {
+        device: *mut Device,
+        in_use: i64,
+        peak_in_use: MaybeBytes,
+        allocations: MaybeBytes,
+        largest_allocation: MaybeBytes,
+        limit: MaybeBytes,
+        reserved: MaybeBytes,
+        peak_reserved: MaybeBytes,
+        reservable: MaybeBytes,
+        largest_free: MaybeBytes,
+        pool: MaybeBytes,
+        peak_pool: MaybeBytes,
+    }
     DescriptionKind { description: *mut c_void, kind: *const c_char, kind_size: usize }
     Program { code: *mut c_char, code_size: usize, format: *const c_char, format_size: usize }
     Compile {
@@ -191,6 +206,13 @@ arguments! {
         value: u64,
         value_size: usize,
     }
+}
+
+/// A number, and whether the plugin knows it.
+#[repr(C)]
+pub struct MaybeBytes {
+    pub bytes: i64,
+    pub is_known: u8,
 }
 
 /// Kinds of named values.
