@@ -63,6 +63,13 @@ impl Emitter {
 
     /// Rows out of range are dropped, as the specification of scatter has it.
     fn scatter(&mut self, x: [&Val; 3], mode: ScatterMode, out: &Val) -> Result<(), XlaError> {
+        if self.options.held_updates && mode == ScatterMode::Set && x[1].sizes == [1] {
+            // A single row becomes a slice that is set, which XLA joins with what reads the result, barrier or not, and
+            // then copies the whole operand. The same row twice stays a scatter.
+            let sizes: Vec<usize> = [2].into_iter().chain(x[2].sizes[1..].iter().copied()).collect();
+            let (indices, updates) = (self.spread(x[1], &[2])?, self.spread(x[2], &sizes)?);
+            return self.scatter_in_range([x[0], &indices, &updates], mode, out);
+        }
         if !self.options.guarded_indices || x[1].sizes[0] == 0 || x[0].sizes[0] == 0 {
             return self.scatter_in_range(x, mode, out);
         }
