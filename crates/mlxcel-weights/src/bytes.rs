@@ -3,6 +3,8 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use mlxcel_platform::large_pages;
+
 use crate::mapped::Mapping;
 
 /// Owned buffers begin at a multiple of this, so that a kernel may use aligned loads.
@@ -18,7 +20,7 @@ pub struct Bytes {
 #[derive(Clone)]
 enum Owner {
     Mapped(Arc<Mapping>),
-    Owned(Arc<[u8]>),
+    Owned(Arc<Vec<u8>>),
 }
 
 impl Bytes {
@@ -30,16 +32,22 @@ impl Bytes {
 
     /// The pieces one after the other, copied to an aligned buffer.
     pub fn copied(pieces: &[&[u8]]) -> Self {
-        let length = pieces.iter().map(|p| p.len()).sum::<usize>();
-        let mut buffer: Arc<[u8]> = std::iter::repeat_n(0, length + ALIGNMENT - 1).collect();
+        Self::filled(pieces.iter().map(|p| p.len()).sum(), |mut rest| {
+            for piece in pieces {
+                let (head, tail) = rest.split_at_mut(piece.len());
+                head.copy_from_slice(piece);
+                rest = tail;
+            }
+        })
+    }
+
+    /// An aligned buffer of zeros, in large pages where there are any, after `fill` has written to it.
+    pub fn filled(length: usize, fill: impl FnOnce(&mut [u8])) -> Self {
+        let mut buffer = vec![0; length + ALIGNMENT - 1];
+        large_pages::prefer(buffer.as_ptr(), buffer.len());
         let start = buffer.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-        let mut rest = &mut Arc::get_mut(&mut buffer).expect("nobody else has it yet")[start..start + length];
-        for piece in pieces {
-            let (head, tail) = rest.split_at_mut(piece.len());
-            head.copy_from_slice(piece);
-            rest = tail;
-        }
-        Bytes { owner: Owner::Owned(buffer), range: start..start + length }
+        fill(&mut buffer[start..start + length]);
+        Bytes { owner: Owner::Owned(Arc::new(buffer)), range: start..start + length }
     }
 
     /// A part of this range, counted from its start. Panics if it exceeds it.

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use mlxcel_ir::{DType, HostTensor, QuantFormat};
+use rayon::prelude::*;
 
 use crate::bytes::Bytes;
 use crate::error::{Result, WeightsError};
@@ -122,6 +123,19 @@ impl WeightTensor {
             decoder.decode(row, 0, out);
         }
         values
+    }
+
+    /// All elements as the bytes of `f32`, in row-major order, by several threads. Panics unless there are four bytes for each.
+    pub fn write_f32(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), 4 * self.elements(), "there is room for each element");
+        let (cols, decoder) = (self.cols().max(1), self.decoder());
+        out.par_chunks_exact_mut(4 * cols).enumerate().for_each_init(
+            || vec![0.0; cols],
+            |numbers, (row, bytes)| {
+                decoder.decode(row, 0, numbers);
+                bytes.chunks_exact_mut(4).zip(numbers).for_each(|(b, v)| b.copy_from_slice(&v.to_ne_bytes()));
+            },
+        );
     }
 
     fn cols(&self) -> usize {

@@ -102,15 +102,22 @@ fn piece(format: QuantFormat, packing: &Packing, t: &WeightTensor) -> Vec<Vec<u8
 
 /// The numbers of the pieces of a weight in a type.
 pub(crate) fn numbers(pieces: &[WeightTensor], dtype: DType) -> Bytes {
-    let each = pieces.iter().map(|piece| decoded(&piece.to_f32(), dtype)).collect::<Vec<_>>();
+    if dtype == DType::F32 {
+        let bytes = |piece: &WeightTensor| 4 * piece.shape.iter().product::<usize>();
+        return Bytes::filled(pieces.iter().map(bytes).sum(), |mut rest| {
+            for piece in pieces {
+                let (head, tail) = rest.split_at_mut(bytes(piece));
+                piece.write_f32(head);
+                rest = tail;
+            }
+        });
+    }
+    let each = pieces.iter().map(|piece| narrowed(&piece.to_f32(), dtype)).collect::<Vec<_>>();
     Bytes::copied(&each.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
 /// Numbers in a type, a few at a time, since they pass through the widest one.
-fn decoded(numbers: &[f32], dtype: DType) -> Vec<u8> {
-    if dtype == DType::F32 {
-        return HostTensor::new(&[numbers.len()], numbers).bytes().to_vec();
-    }
+fn narrowed(numbers: &[f32], dtype: DType) -> Vec<u8> {
     let narrow = |some: &[f32]| {
         let wide: Vec<f64> = some.iter().map(|v| f64::from(*v)).collect();
         HostTensor::from_f64(dtype, &[wide.len()], &wide).bytes().to_vec()

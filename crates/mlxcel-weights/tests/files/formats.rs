@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mlxcel_ir::{DType, GgufFormat, HostTensor, QuantFormat, ScaleType};
 use mlxcel_weights::quant::encode_affine;
-use mlxcel_weights::{Checkpoint, WeightTensor};
+use mlxcel_weights::{Bytes, Checkpoint, WeightTensor};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -99,6 +99,8 @@ fn affine_tensors_packed_by_mlx_decode_to_the_values_numpy_computes() {
         let expected = checkpoint.tensor(&format!("{module}.values")).unwrap();
         assert_eq!((tensor.dtype, &tensor.shape), (dtype, &expected.shape), "{module}");
         assert_eq!(tensor.to_f32(), expected.to_f32(), "{module}");
+        let written = Bytes::filled(4 * tensor.elements(), |out| tensor.write_f32(out));
+        assert_eq!(*written, *expected.parts[0], "{module}");
         assert!(tensor.parts.iter().all(|p| p.is_mapped()), "{module} was copied");
         assert!(checkpoint.info(&format!("{module}.scales")).is_none(), "scales are part of their tensor");
     }
