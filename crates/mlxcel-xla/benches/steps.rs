@@ -1,8 +1,10 @@
-//! Speeds of a checkpoint on any plugin: `steps PLUGIN DEVICE CHECKPOINT TYPE [TOKENS]`. Prefill of 2048 tokens, then
-//! decodes of one and of 64 streams behind prompts of 128 tokens, greedy. TOKENS is a file of two lines of ids, a prompt
-//! and what another runtime answered; then only those are compared. Prints one line per figure.
+//! Speeds of a checkpoint on any plugin: `steps PLUGIN DEVICE CHECKPOINT TYPE [TOKENS [forced]]`. Prefill of 2048 tokens,
+//! then decodes of one and of 64 streams behind prompts of 128 tokens, greedy. TOKENS is a file of two lines of ids, a
+//! prompt and what another runtime answered; then only those are compared, and ours are printed. With `forced` every step
+//! is fed the other's token, so that one that differs does not change those after it. Prints one line per figure. In a
+//! build with the feature `iree`, PLUGIN may be IREE's compiler, `libIREECompiler.so` or `iree-compile`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +13,7 @@ use mlxcel_engine::weights::Checkpoint;
 use mlxcel_engine::{Batch, Engine as _, Logits, Program, SequenceState, step};
 use mlxcel_ir::{Bindings, DType};
 use mlxcel_xla::pjrt::{PjrtExecutor, PjrtOptions};
-use mlxcel_xla::{XlaEngine, XlaOptions};
+use mlxcel_xla::{Executor, XlaEngine, XlaOptions};
 
 const PROMPT: usize = 128;
 const DECODED: usize = 96;
@@ -58,19 +60,21 @@ fn prompt(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + 11) % 30_000) as u32).collect()
 }
 
-fn compare(bench: &mut Bench, file: &Path) {
+fn compare(bench: &mut Bench, file: &Path, is_forced: bool) {
     let text = std::fs::read_to_string(file).expect("the tokens can be read");
     let ids = |line: &str| line.split_whitespace().map(|t| t.parse().expect("an id")).collect::<Vec<u32>>();
     let lines: Vec<Vec<u32>> = text.lines().map(ids).collect();
     let (prompt, expected) = (&lines[0], &lines[1]);
     let room = prompt.len() + expected.len();
-    let mut last = [bench.prefill(prompt, 0, room)];
-    let mut equal = usize::from(last[0] == expected[0]);
-    for (i, wanted) in expected.iter().enumerate().skip(1) {
+    let mut ours = vec![bench.prefill(prompt, 0, room)];
+    for i in 1..expected.len() {
+        let mut last = [if is_forced { expected[i - 1] } else { ours[i - 1] }];
         bench.decode(&mut last, prompt.len() + i - 1, room);
-        equal += usize::from(last[0] == *wanted);
+        ours.push(last[0]);
     }
+    let equal = ours.iter().zip(expected).filter(|(a, b)| a == b).count();
     println!("tokens equal: {equal}/{}", expected.len());
+    println!("ours: {}", ours.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
 }
 
 fn measure(bench: &mut Bench) {
@@ -94,16 +98,37 @@ fn measure(bench: &mut Bench) {
     }
 }
 
+/// IREE, where the file is its compiler.
+#[cfg(feature = "iree")]
+fn iree(plugin: &Path, device: &str) -> Option<Arc<dyn Executor>> {
+    use mlxcel_xla::iree::{Compiler, IreeExecutor, IreeOptions};
+    plugin.file_name().filter(|name| name.to_string_lossy().to_lowercase().contains("iree"))?;
+    let compiler = Compiler::open(plugin).expect("the compiler opens");
+    let device = device.parse().expect("a device");
+    let options = IreeOptions { device, ..IreeOptions::default() };
+    Some(Arc::new(IreeExecutor::open(compiler, &options).expect("the device opens")))
+}
+
+#[cfg(not(feature = "iree"))]
+fn iree(_: &Path, _: &str) -> Option<Arc<dyn Executor>> {
+    None
+}
+
+fn pjrt(plugin: &Path, device: &str) -> Arc<dyn Executor> {
+    let options = PjrtOptions { device: device.to_string(), ..PjrtOptions::default() };
+    Arc::new(PjrtExecutor::open(plugin, &options).expect("the plugin opens"))
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let [plugin, device, checkpoint, dtype, rest @ ..] = arguments.as_slice() else {
-        eprintln!("steps PLUGIN DEVICE CHECKPOINT TYPE [TOKENS]");
+        eprintln!("steps PLUGIN DEVICE CHECKPOINT TYPE [TOKENS [forced]]");
         return;
     };
     let dtype: DType = dtype.parse().expect("an element type");
-    let options = PjrtOptions { device: device.clone(), ..PjrtOptions::default() };
-    let executor = PjrtExecutor::open(&PathBuf::from(plugin), &options).expect("the plugin opens");
-    let engine = XlaEngine::new(Arc::new(executor), XlaOptions::default());
+    let plugin = Path::new(plugin);
+    let executor = iree(plugin, device).unwrap_or_else(|| pjrt(plugin, device));
+    let engine = XlaEngine::new(executor, XlaOptions::default());
     let checkpoint = Checkpoint::open(Path::new(checkpoint)).expect("a checkpoint");
     let model = mlxcel_models::load(&checkpoint, dtype).expect("a model");
     let block = engine.caps().block_size;
@@ -114,7 +139,7 @@ fn main() {
     println!("{}: loaded in {:.1} s", engine.caps().device, start.elapsed().as_secs_f64());
     let mut bench = Bench { program, block };
     match rest.first() {
-        Some(tokens) => compare(&mut bench, Path::new(tokens)),
+        Some(tokens) => compare(&mut bench, Path::new(tokens), rest.get(1).is_some_and(|r| r == "forced")),
         None => measure(&mut bench),
     }
 }

@@ -49,6 +49,7 @@ def measure(name, sequences, bits):
     print(f"{name}, {bits} bits, {sequences} sequences: {made:.0f} tok/s; prompt of {LONG_PROMPT}: {rate:.0f} tok/s", flush=True)
 
 
+print(f"MLX {mx.__version__} on {mx.default_device()}", flush=True)
 for case in sys.argv[1:]:
     shape, count, width = case.split(":")
     measure(shape, int(count), int(width))
