@@ -80,12 +80,13 @@ impl Emitter {
     fn scatter_in_range(&mut self, x: [&Val; 3], mode: ScatterMode, out: &Val) -> Result<(), XlaError> {
         let [base, indices, updates] = x;
         let windows: Vec<usize> = (1..base.sizes.len()).collect();
+        let unique = self.options.for_iree_gpu && mode == ScatterMode::Set;
         let scalar = types::tensor(base.dtype, &[])?;
         let [from, index, update, to] = [base.ty()?, indices.ty()?, updates.ty()?, out.ty()?];
         self.line(format_args!(
             "{} = \"stablehlo.scatter\"({}, {}, {}) <{{scatter_dimension_numbers = #stablehlo.scatter<\
              update_window_dims = {windows:?}, inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], \
-             index_vector_dim = 1>, indices_are_sorted = false, unique_indices = false}}> ({{",
+             index_vector_dim = 1>, indices_are_sorted = false, unique_indices = {unique}}}> ({{",
             out.name, base.name, indices.name, updates.name
         ));
         self.fresh += 1;

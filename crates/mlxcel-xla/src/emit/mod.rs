@@ -37,6 +37,10 @@ pub struct EmitOptions {
     /// What states become is computed once for all who read it. A compiler that joined the writing with a later reading
     /// would need the old state too, and copy all of it in every step.
     pub held_updates: bool,
+    /// IREE's compiler for GPUs fails at scatters whose rows may be the same, and its code finds -1 where it looks for the
+    /// least of whole numbers. So no two rows of a step that are set are said to be the same, which is so for what steps
+    /// write but for guarded rows, which are equal; and places are found among floats.
+    pub for_iree_gpu: bool,
 }
 
 /// What a module's argument stands for.

@@ -177,11 +177,18 @@ impl Emitter {
             self.same("or", &[&hit, &nan], &either)?;
             hit = either;
         }
-        let place = self.temporary(DType::I32, &x.sizes);
+        let exact = x.sizes[axis] < 1 << f32::MANTISSA_DIGITS;
+        let wide = if self.options.for_iree_gpu && exact { DType::F32 } else { DType::I32 };
+        let place = self.temporary(wide, &x.sizes);
         self.iota(&place, axis)?;
-        let never = self.number(DType::I32, &x.sizes, f64::from(i32::MAX))?;
-        let found = self.temporary(DType::I32, &x.sizes);
+        let never = self.number(wide, &x.sizes, f64::from(i32::MAX))?;
+        let found = self.temporary(wide, &x.sizes);
         self.select(&hit, (&place, &never), &found)?;
-        self.reduce(ReduceOp::Min, &[axis], &found, out)
+        if wide == out.dtype {
+            return self.reduce(ReduceOp::Min, &[axis], &found, out);
+        }
+        let least = self.temporary(wide, &out.sizes);
+        self.reduce(ReduceOp::Min, &[axis], &found, &least)?;
+        self.convert_to(&least, out)
     }
 }

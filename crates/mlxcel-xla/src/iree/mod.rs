@@ -113,7 +113,12 @@ impl Executor for IreeExecutor {
     }
 
     fn emit_options(&self) -> EmitOptions {
-        EmitOptions { guarded_indices: true, total_orders: true, ..EmitOptions::default() }
+        EmitOptions {
+            guarded_indices: true,
+            total_orders: true,
+            for_iree_gpu: !self.is_cpu(),
+            ..EmitOptions::default()
+        }
     }
 
     fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
