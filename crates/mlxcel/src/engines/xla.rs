@@ -20,6 +20,7 @@ use crate::say;
 /// Device and executor, where the command line does not name them.
 const DEVICE_VARIABLE: &str = "MLXCEL_XLA_DEVICE";
 const EXECUTOR_VARIABLE: &str = "MLXCEL_XLA_EXECUTOR";
+const PLUGIN_VARIABLE: &str = "MLXCEL_XLA_PLUGIN";
 
 /// The share of an accelerator's memory that a PJRT client may take.
 const MEMORY_VARIABLE: &str = "MLXCEL_XLA_MEMORY";
@@ -30,7 +31,7 @@ const COMPLAIN: Complain = |error| say(&format!("note: {error}"));
 #[derive(Clone, Debug, Default, Args)]
 pub struct XlaArgs {
     /// The PJRT plugin of the xla engine [default: the one that was fetched, or Python's].
-    #[arg(long, value_name = "FILE", env = "MLXCEL_XLA_PLUGIN", hide_env = true)]
+    #[arg(long, value_name = "FILE", env = PLUGIN_VARIABLE, hide_env = true)]
     pub xla_plugin: Option<PathBuf>,
 }
 
@@ -126,8 +127,11 @@ pub fn stablehlo(graph: &Graph) -> Result<String> {
 pub fn list() -> Vec<Listed> {
     let Ok(settings) = Settings::from_env() else { return vec![] };
     let mut found = vec![];
+    // A plugin that is named is one for the device that is.
+    let chosen = variable(DEVICE_VARIABLE).map_or(Ok(Device::Cpu), |name| name.parse());
     for device in [Device::Cpu, Device::Cuda] {
-        let arguments = XlaArgs::default();
+        let named = variable(PLUGIN_VARIABLE).filter(|_| chosen.as_ref().is_ok_and(|c| *c == device));
+        let arguments = XlaArgs { xla_plugin: named.map(PathBuf::from) };
         if let Ok(plugin) = mlxcel_xla::plugin(device, &search(&arguments, device, settings.clone())) {
             found.push(Listed {
                 engine: mlxcel_xla::NAME,
