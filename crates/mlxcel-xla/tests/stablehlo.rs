@@ -20,11 +20,12 @@ fn compiler() -> Compiler {
     Compiler::open(&PathBuf::from(path)).unwrap()
 }
 
-/// Modules as the executors have them written: of a processor, of an accelerator, of IREE.
-fn forms() -> [EmitOptions; 3] {
+/// Modules as the executors have them written: of a processor, of an accelerator, of IREE, of IREE on a GPU.
+fn forms() -> [EmitOptions; 4] {
     let plain = EmitOptions::default();
     let guarded = EmitOptions { guarded_indices: true, total_orders: true, ..plain };
-    [plain, EmitOptions { narrow_products: true, joined_inputs: true, held_updates: true, ..plain }, guarded]
+    let narrow = EmitOptions { narrow_products: true, joined_inputs: true, held_updates: true, ..plain };
+    [plain, narrow, guarded, EmitOptions { for_iree_gpu: true, ..guarded }]
 }
 
 fn verify(compiler: &Compiler, what: &str, graph: &Graph, sizes: &Bindings, kind: StepKind) {
