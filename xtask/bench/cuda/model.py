@@ -45,11 +45,12 @@ def bf16(numbers):
 
 
 def sources():
-    """Bytes that are repeated to fill a tensor, by what it is."""
+    """Bytes that are repeated to fill a tensor, by what it is. Numbers are one more than a power of two, so that no two rows of a
+    matrix are the same and the likeliest token is one."""
     random = numpy.random.default_rng(0)
     return {
-        "plain": bf16(random.standard_normal(1 << 24) * 0.02),
-        "codes": random.integers(0, 1 << 32, 1 << 23, dtype=numpy.uint32).tobytes(),
+        "plain": bf16(random.standard_normal((1 << 24) + 1) * 0.02),
+        "codes": random.integers(0, 1 << 32, (1 << 23) + 1, dtype=numpy.uint32).tobytes(),
         "norm": bf16(numpy.ones(1 << 16)),
         "scales": bf16(numpy.full(1 << 20, 0.003)),
         "biases": bf16(numpy.full(1 << 20, -0.0225)),
