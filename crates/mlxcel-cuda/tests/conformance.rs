@@ -2,6 +2,9 @@
 //! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them.
 #![allow(clippy::print_stdout, reason = "this is a program that reports")]
 
+#[cfg(not(windows))]
+#[path = "checks/group.rs"]
+mod group;
 #[path = "checks/wide.rs"]
 mod wide;
 
@@ -81,6 +84,8 @@ fn checks(engine: &CudaEngine) -> Vec<Check<'_>> {
     all.push(("preempted models, scheduled".into(), Box::new(|| scheduled::check_preempted(engine))));
     all.push(("seeds, scheduled".into(), Box::new(|| scheduled::check_seeds(engine))));
     all.push(("guesses, scheduled".into(), Box::new(|| scheduled::check_guesses(engine))));
+    #[cfg(not(windows))]
+    all.push(("a group of one by NCCL".into(), Box::new(group::check_alone)));
     all
 }
 
