@@ -69,6 +69,7 @@ impl Engine for CpuEngine {
             block_size: BLOCK_SIZE,
             threads,
             prefers_16_bits: false,
+            step_tokens: Caps::STEP_TOKENS,
         }
     }
 

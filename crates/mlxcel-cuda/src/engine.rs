@@ -171,6 +171,7 @@ impl Engine for CudaEngine {
             block_size: BLOCK_SIZE,
             threads: 1,
             prefers_16_bits: true,
+            step_tokens: Caps::GPU_STEP_TOKENS,
         }
     }
 

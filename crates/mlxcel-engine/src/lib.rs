@@ -40,6 +40,15 @@ pub struct Caps {
     /// Whether it is with numbers of 16 bits that it is fast: models are then computed in the type they are stored in,
     /// and in f32 on request.
     pub prefers_16_bits: bool,
+    /// Tokens that a step should have at most, unless somebody asks for another number: enough to use the device.
+    pub step_tokens: usize,
+}
+
+impl Caps {
+    /// What processors are busy with for long enough.
+    pub const STEP_TOKENS: usize = 512;
+    /// Products with fewer rows leave a large GPU half idle.
+    pub const GPU_STEP_TOKENS: usize = 2048;
 }
 
 /// Runs graphs on some device.

@@ -13,7 +13,14 @@ pub struct NullEngine;
 
 impl Engine for NullEngine {
     fn caps(&self) -> Caps {
-        Caps { name: "null", device: "none".to_string(), block_size: 16, threads: 1, prefers_16_bits: false }
+        Caps {
+            name: "null",
+            device: "none".to_string(),
+            block_size: 16,
+            threads: 1,
+            prefers_16_bits: false,
+            step_tokens: Caps::STEP_TOKENS,
+        }
     }
 
     fn native(&self, _: &Op, _: &[Type]) -> bool {

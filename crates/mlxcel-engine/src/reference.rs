@@ -49,6 +49,7 @@ impl Engine for ReferenceEngine {
             block_size: 4,
             threads: 1,
             prefers_16_bits: false,
+            step_tokens: Caps::STEP_TOKENS,
         }
     }
 

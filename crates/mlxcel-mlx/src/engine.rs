@@ -124,12 +124,14 @@ impl Engine for MlxEngine {
         let DeviceInfo { name, .. } = self.device_info();
         let name = if name.is_empty() { "processor".to_string() } else { name };
         let device = format!("{name}, MLX {}, {}, {}", self.version(), self.device, self.mode);
+        let is_gpu = self.device == Device::Gpu;
         Caps {
             name: NAME,
             device,
             block_size: BLOCK_SIZE,
             threads: 1,
-            prefers_16_bits: self.device == Device::Gpu,
+            prefers_16_bits: is_gpu,
+            step_tokens: if is_gpu { Caps::GPU_STEP_TOKENS } else { Caps::STEP_TOKENS },
         }
     }
 

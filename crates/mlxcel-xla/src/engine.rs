@@ -75,7 +75,14 @@ impl Engine for XlaEngine {
         };
         let prefers_16_bits = !self.executor.is_cpu();
         let device = self.executor.device();
-        Caps { name: crate::NAME, device, block_size: BLOCK_SIZE, threads, prefers_16_bits }
+        Caps {
+            name: crate::NAME,
+            device,
+            block_size: BLOCK_SIZE,
+            threads,
+            prefers_16_bits,
+            step_tokens: Caps::STEP_TOKENS,
+        }
     }
 
     fn native(&self, op: &Op, _: &[Type]) -> bool {

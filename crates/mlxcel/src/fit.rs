@@ -2,14 +2,14 @@
 //! has left, and the longest text that fits. Activations are what the engine's plan keeps for the largest step.
 
 use anyhow::{Result, ensure};
-use mlxcel_engine::{Engine, Program};
+use mlxcel_engine::{Caps, Engine, Program};
 use mlxcel_ir::{Bindings, step};
 use mlxcel_models::ModelKind;
 use serde::Serialize;
 
 use crate::memory;
 use crate::report::in_words;
-use crate::session::{CHUNK_TOKENS_MAX, Loaded};
+use crate::session::Loaded;
 
 /// Memory for one sequence of `context` tokens.
 #[derive(Debug, Serialize)]
@@ -41,6 +41,7 @@ struct Needs<'a> {
     loaded: &'a Loaded,
     program: Box<dyn Program>,
     block_size: usize,
+    step_tokens: usize,
     weight_bytes: u64,
 }
 
@@ -64,13 +65,13 @@ pub fn judge(loaded: &Loaded, engine: &dyn Engine, asked: Option<usize>) -> Resu
 
 impl<'a> Needs<'a> {
     fn new(loaded: &'a Loaded, engine: &dyn Engine) -> Result<Self> {
-        let block_size = engine.caps().block_size;
+        let Caps { block_size, step_tokens, .. } = engine.caps();
         // The plan is the same however long the cache is, so the smallest one will do.
         let program = engine.compile(&loaded.model.graph, &loaded.checkpoint, &sizes(1, block_size, 1))?;
         let tensors = loaded.checkpoint.names().filter_map(|name| loaded.checkpoint.info(name));
         let bytes = tensors.filter_map(|(dtype, shape)| dtype.storage_bytes(shape));
         let weight_bytes = bytes.fold(0u64, |sum, n| sum.saturating_add(n as u64));
-        Ok(Needs { loaded, program, block_size, weight_bytes })
+        Ok(Needs { loaded, program, block_size, step_tokens, weight_bytes })
     }
 
     /// What a sequence of so many tokens takes.
@@ -78,7 +79,7 @@ impl<'a> Needs<'a> {
         // An encoder sees a text in one step, a decoder a part of it.
         let (output, tokens) = match self.loaded.model.built.kind {
             ModelKind::Embed => (step::EMBEDDINGS, context),
-            ModelKind::Generate => (step::SAMPLED, context.min(CHUNK_TOKENS_MAX)),
+            ModelKind::Generate => (step::SAMPLED, context.min(self.step_tokens)),
         };
         let sizes = sizes(context, self.block_size, tokens);
         let activation_bytes = self.program.working_bytes(&[output], &sizes)?;

@@ -17,7 +17,7 @@ use crate::cli::{EndArgs, ModelArgs, SamplingArgs};
 use crate::interrupt::Interrupt;
 use crate::prompt::{self, Prompt, PromptArgs};
 use crate::report::{self, Progress, Report, Timings};
-use crate::session::{ALONE, Event, Finish, Loaded, Outcome, Request, Session};
+use crate::session::{Event, Finish, Loaded, Outcome, Request, Session, alone};
 use crate::vocabulary::Vocabulary;
 use crate::{budget, engines, exit, loading, memory, say};
 
@@ -115,7 +115,7 @@ fn room(options: &Generate, (loaded, engine): (&Loaded, &dyn Engine), prompt: us
         max_tokens: usize::try_from(options.max_tokens).ok(),
         context: loaded.model.built.max_context,
         bytes_per_token: loaded.bytes_per_token(),
-        memory: budget::cache_bytes(engine, loaded, ALONE)?,
+        memory: budget::cache_bytes(engine, loaded, alone(engine))?,
     };
     let capacity = capacity::choose(&needs)?;
     if capacity.is_cut {

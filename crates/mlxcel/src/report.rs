@@ -153,6 +153,7 @@ mod tests {
             block_size: 1,
             threads: 1,
             prefers_16_bits: false,
+            step_tokens: Caps::STEP_TOKENS,
         };
         assert_eq!(
             timings.summary(progress, &caps),

@@ -3,12 +3,12 @@
 //! arguments are its callers' business.
 
 use std::collections::BTreeSet;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
 use mlxcel_engine::sampling::{self, SamplingParams};
-use mlxcel_engine::{Batch, Engine, Logits, Program, SequenceState};
+use mlxcel_engine::{Batch, Caps, Engine, Logits, Program, SequenceState};
 use mlxcel_ir::{Bindings, HostTensor, step};
 use mlxcel_models::{Built, Model, ModelKind};
 use mlxcel_weights::Checkpoint;
@@ -20,7 +20,9 @@ use crate::budget::StepSize;
 const CHECK_EVERY: usize = 16;
 
 /// The largest step of a session.
-pub const ALONE: StepSize = StepSize { tokens: CHUNK_TOKENS_MAX, sequences: 1 };
+pub fn alone(engine: &dyn Engine) -> StepSize {
+    StepSize { tokens: engine.caps().step_tokens, sequences: 1 }
+}
 
 /// An open checkpoint and its graph.
 pub struct Loaded {
@@ -115,7 +117,7 @@ impl Loaded {
             "{} models make embeddings and cannot generate; give -m a decoder",
             self.model.family
         );
-        let block_size = engine.caps().block_size;
+        let Caps { block_size, step_tokens, .. } = engine.caps();
         let sizes = [("blocks", capacity.div_ceil(block_size).max(1)), ("block", block_size), ("slots", 1)];
         let dims = Bindings::from(sizes.map(|(name, size)| (name.to_string(), size)));
         let program = engine.compile(graph, &self.checkpoint, &dims)?;
@@ -125,6 +127,7 @@ impl Loaded {
         Ok(Session {
             program,
             block_size,
+            step_tokens,
             capacity,
             is_recurrent,
             recompute_past,
@@ -138,6 +141,8 @@ impl Loaded {
 pub struct Session {
     program: Box<dyn Program>,
     block_size: usize,
+    /// Tokens of a prompt that are computed in one step at most.
+    step_tokens: usize,
     capacity: usize,
     /// Whether there is state that cannot go back to an earlier token.
     is_recurrent: bool,
@@ -258,7 +263,7 @@ impl Session {
         if self.recompute_past.is_some_and(|n| sequence.computed <= n && known_len > n) {
             sequence.computed = 0;
         }
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk::new(self.step_tokens);
         loop {
             let start = sequence.computed;
             let end = known_len.min(start + chunk.tokens);
@@ -286,30 +291,26 @@ impl Session {
 /// Tokens of a text whose logits are computed in one step: a vocabulary of numbers for each.
 const SCORED_TOKENS: usize = 64;
 
-/// Tokens of a prompt that are computed in one step at most.
-pub const CHUNK_TOKENS_MAX: usize = 512;
-
 /// How many tokens of a prompt are computed in one step: enough to use the machine, few enough that a person who
 /// interrupts is heard soon. The results do not depend on it.
 struct Chunk {
     tokens: usize,
-}
-
-impl Default for Chunk {
-    fn default() -> Self {
-        Chunk { tokens: Self::FIRST }
-    }
+    most: usize,
 }
 
 impl Chunk {
     const FIRST: usize = 64;
-    const RANGE: RangeInclusive<usize> = 32..=CHUNK_TOKENS_MAX;
+    const LEAST: usize = 32;
     /// A step should take about this long.
     const WISHED: Duration = Duration::from_secs(1);
 
+    fn new(most: usize) -> Self {
+        Chunk { tokens: Self::FIRST.min(most), most }
+    }
+
     fn took(&mut self, time: Duration) {
         let wished = self.tokens as f64 * (Self::WISHED.as_secs_f64() / time.as_secs_f64().max(1e-6));
-        self.tokens = (wished as usize).next_power_of_two().clamp(*Self::RANGE.start(), *Self::RANGE.end());
+        self.tokens = (wished as usize).next_power_of_two().clamp(Self::LEAST.min(self.most), self.most);
     }
 }
 
@@ -510,12 +511,12 @@ mod tests {
 
     #[test]
     fn a_step_that_takes_long_makes_the_next_one_short() {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk::new(512);
         chunk.took(Duration::from_secs(60));
-        assert_eq!(chunk.tokens, *Chunk::RANGE.start());
+        assert_eq!(chunk.tokens, Chunk::LEAST);
         chunk.took(Duration::ZERO);
-        assert_eq!(chunk.tokens, *Chunk::RANGE.end());
+        assert_eq!(chunk.tokens, 512);
         chunk.took(2 * Chunk::WISHED);
-        assert_eq!(chunk.tokens, *Chunk::RANGE.end() / 2);
+        assert_eq!(chunk.tokens, 256);
     }
 }

@@ -4,9 +4,6 @@ use std::fmt;
 
 use super::Bench;
 
-/// Tokens of a prompt that are computed in one step at most.
-const STEP_TOKENS_MAX: usize = 512;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Processing a prompt.
@@ -70,9 +67,10 @@ impl Case {
         self.tokens * self.sequences
     }
 
-    pub fn steps(&self) -> Vec<Step> {
+    /// Prompts are computed so many tokens at a time at most.
+    pub fn steps(&self, step_tokens: usize) -> Vec<Step> {
         let at_once = match self.kind {
-            Kind::Prompt => STEP_TOKENS_MAX,
+            Kind::Prompt => step_tokens,
             Kind::Generate => 1,
         };
         let end = self.end();
@@ -114,9 +112,9 @@ mod tests {
     #[test]
     fn a_prompt_is_cut_into_steps_and_only_its_last_token_is_answered() {
         let step = |start, tokens, is_answered| Step { start, tokens, is_answered };
-        let steps = case(Kind::Prompt, 1100, 7, 1).steps();
+        let steps = case(Kind::Prompt, 1100, 7, 1).steps(512);
         assert_eq!(steps, [step(7, 512, false), step(519, 512, false), step(1031, 76, true)]);
-        assert_eq!(case(Kind::Generate, 2, 9, 4).steps(), [step(9, 1, true), step(10, 1, true)]);
+        assert_eq!(case(Kind::Generate, 2, 9, 4).steps(512), [step(9, 1, true), step(10, 1, true)]);
     }
 
     #[test]

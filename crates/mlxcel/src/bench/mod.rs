@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use mlxcel_engine::{Engine, EngineError};
+use mlxcel_engine::{Caps, Engine, EngineError};
 use mlxcel_models::ModelKind;
 
 use crate::budget::StepSize;
 use crate::capacity::{self, Room};
 use crate::cli::ModelArgs;
-use crate::session::{CHUNK_TOKENS_MAX, Loaded};
+use crate::session::Loaded;
 use crate::{budget, engines, loading};
 use case::Case;
 use report::{Measured, Report};
@@ -145,13 +145,13 @@ fn check(loaded: &Loaded, cases: &[Case], engine: &dyn Engine) -> Result<()> {
         bytes_per_token: loaded.bytes_per_token(),
         bytes_per_sequence: loaded.bytes_per_sequence(),
     };
-    let step = StepSize { tokens: rooms.len().max(CHUNK_TOKENS_MAX), sequences: rooms.len() };
+    let step = StepSize { tokens: rooms.len().max(engine.caps().step_tokens), sequences: rooms.len() };
     capacity::check_sequences(&room, budget::cache_bytes(engine, loaded, step)?)
 }
 
 /// Every case with its speed.
 fn measure(options: &Bench, loaded: &Loaded, engine: &dyn Engine, cases: &[Case]) -> Result<Vec<Measured>> {
-    let block_size = engine.caps().block_size;
+    let Caps { block_size, step_tokens, .. } = engine.caps();
     let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;
     let mut runner = Runner::new(loaded, engine, &case::rooms(cases)).map_err(explain)?;
     let progress = progress(cases.len() * (1 + options.repetitions as usize));
@@ -167,7 +167,7 @@ fn measure(options: &Bench, loaded: &Loaded, engine: &dyn Engine, cases: &[Case]
             samples.push(case.all_tokens() as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE));
             progress.inc(1);
         }
-        let work = Work::of(case, &graph, loaded, block_size);
+        let work = Work::of(case, &graph, loaded, (block_size, step_tokens));
         measured.push(Measured::new(case, Speed::new(samples), work));
     }
     progress.finish_and_clear();

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mlxcel_engine::sampling::SamplingParams;
-use mlxcel_engine::{Batch, Engine, EngineError, Logits, Program, SequenceState};
+use mlxcel_engine::{Batch, Caps, Engine, EngineError, Logits, Program, SequenceState};
 use mlxcel_ir::{Bindings, step};
 
 use super::case::{Case, Kind, Step};
@@ -16,6 +16,7 @@ const WARM_UP_TOKENS: usize = 4;
 pub struct Runner {
     program: Box<dyn Program>,
     block_size: usize,
+    step_tokens: usize,
     sequences: Vec<Sequence>,
     random: Random,
 }
@@ -30,7 +31,7 @@ struct Sequence {
 impl Runner {
     /// Compiles the model for sequences of so many tokens each.
     pub fn new(loaded: &Loaded, engine: &dyn Engine, rooms: &[usize]) -> Result<Self, EngineError> {
-        let block_size = engine.caps().block_size;
+        let Caps { block_size, step_tokens, .. } = engine.caps();
         let mut next = 0u32;
         let mut sequences = Vec::new();
         for (slot, room) in (0u32..).zip(rooms) {
@@ -42,7 +43,7 @@ impl Runner {
         let dims = Bindings::from(sizes.map(|(name, size)| (name.to_string(), size)));
         let program = engine.compile(&loaded.model.graph, &loaded.checkpoint, &dims)?;
         let random = Random { state: 0, below: loaded.model.built.vocab_size as u64 };
-        Ok(Runner { program, block_size, sequences, random })
+        Ok(Runner { program, block_size, step_tokens, sequences, random })
     }
 
     /// Gives every sequence of the case its depth: the first one computes what it lacks, the others copy it.
@@ -51,7 +52,7 @@ impl Runner {
         let filled = self.sequences[0].filled;
         if filled < depth {
             let prompt = Case { kind: Kind::Prompt, tokens: depth - filled, depth: filled, sequences: 1 };
-            for step in prompt.steps() {
+            for step in prompt.steps(self.step_tokens) {
                 self.step(&Step { is_answered: false, ..step }, 1)?;
             }
             self.sequences[0].filled = depth;
@@ -80,7 +81,7 @@ impl Runner {
 
     /// How long the case takes. Each run starts at the case's depth and overwrites what the last one left there.
     pub fn run(&mut self, case: &Case) -> Result<Duration, EngineError> {
-        let steps = case.steps();
+        let steps = case.steps(self.step_tokens);
         let started = Instant::now();
         for step in &steps {
             self.step(step, case.sequences)?;

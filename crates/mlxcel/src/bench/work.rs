@@ -17,11 +17,16 @@ pub struct Work {
 
 impl Work {
     /// `None` where the graph does not know its cost.
-    pub fn of(case: &Case, graph: &Graph, loaded: &Loaded, block_size: usize) -> Option<Work> {
+    pub fn of(
+        case: &Case,
+        graph: &Graph,
+        loaded: &Loaded,
+        (block_size, step_tokens): (usize, usize),
+    ) -> Option<Work> {
         let (per_token, per_sequence) = (loaded.bytes_per_token(), loaded.bytes_per_sequence());
         let mut known: BTreeMap<Bindings, Cost> = BTreeMap::new();
         let mut work = Work::default();
-        for step in case.steps() {
+        for step in case.steps(step_tokens) {
             let sizes = sizes(case, &step, block_size);
             let cost = match known.get(&sizes) {
                 Some(cost) => *cost,

@@ -19,7 +19,7 @@ use crate::answer::Answer;
 use crate::capacity::{self, Needs};
 use crate::interrupt::Interrupt;
 use crate::report::{Progress, Timings, in_words};
-use crate::session::{ALONE, Event, Finish, Loaded, Outcome, Request, Session};
+use crate::session::{Event, Finish, Loaded, Outcome, Request, Session, alone};
 use crate::vocabulary::Vocabulary;
 use crate::{budget, engines, loading, memory, prompt, say, terminal};
 
@@ -253,7 +253,7 @@ fn compile(options: &Run, loaded: &Loaded, engine: &dyn Engine) -> Result<Sessio
         max_tokens: None,
         context: loaded.model.built.max_context,
         bytes_per_token: loaded.bytes_per_token(),
-        memory: budget::cache_bytes(engine, loaded, ALONE)?,
+        memory: budget::cache_bytes(engine, loaded, alone(engine))?,
     };
     let capacity = capacity::choose_for_chat(options.ctx_size.map(|n| n as usize), &needs)?;
     if capacity.is_cut {

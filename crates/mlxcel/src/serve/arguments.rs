@@ -59,10 +59,10 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Batching")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub queue: u32,
-    /// Tokens of one step at most.
-    #[arg(short, long, value_name = "N", default_value_t = 512, help_heading = "Batching")]
+    /// Tokens of one step at most [default: 512; 2048 where the cuda or the mlx engine uses a GPU].
+    #[arg(short, long, value_name = "N", help_heading = "Batching")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub batch_size: u32,
+    pub batch_size: Option<u32>,
     /// The address to listen to, or the path of a Unix socket.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1", help_heading = "Network")]
     pub host: String,

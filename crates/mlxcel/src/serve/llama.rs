@@ -106,7 +106,7 @@ mod tests {
                     --jinja -s 7 --repeat-penalty 1.1 --temp 0.5";
         let serve = parsed(&line.split_whitespace().collect::<Vec<_>>()).unwrap();
         assert_eq!((serve.model.as_str(), serve.ctx_size, serve.parallel), ("x.gguf", Some(4096), 4));
-        assert_eq!((serve.engine.threads, serve.batch_size, serve.port), (Some(2), 256, 9000));
+        assert_eq!((serve.engine.threads, serve.batch_size, serve.port), (Some(2), Some(256), 9000));
         assert_eq!((serve.api_key, serve.timeout), (vec!["a".to_string(), "b".to_string()], Some(60)));
         assert_eq!((serve.sampling.seed, serve.sampling.repetition_penalty), (Some(7), 1.1));
     }

@@ -31,7 +31,7 @@ pub struct Loading {
     ctx_size: Option<usize>,
     parallel: usize,
     queue: usize,
-    batch_size: usize,
+    batch_size: Option<usize>,
 }
 
 /// How much a compiled model holds.
@@ -59,7 +59,7 @@ impl Loading {
             ctx_size: options.ctx_size.map(|n| n as usize),
             parallel: options.parallel.into(),
             queue: options.queue as usize,
-            batch_size: options.batch_size as usize,
+            batch_size: options.batch_size.map(|n| n as usize),
         })
     }
 
@@ -166,7 +166,7 @@ impl Loading {
 
     /// What the cache may take; how the memory of a device is shared out is told.
     fn cache_bytes(&self, loaded: &Loaded, engine: &dyn Engine) -> Result<Option<u64>> {
-        let step = StepSize { tokens: self.batch_size.max(self.parallel), sequences: self.parallel };
+        let step = StepSize { tokens: self.step_tokens(engine), sequences: self.parallel };
         let Some(free) = engine.free_memory() else { return Ok(memory::cache_bytes()) };
         let budget = budget::share(free, loaded, step)?;
         say(&format!(
@@ -180,6 +180,11 @@ impl Loading {
         Ok(Some(budget.cache))
     }
 
+    /// Every sequence has at least one token in a step.
+    fn step_tokens(&self, engine: &dyn Engine) -> usize {
+        self.batch_size.unwrap_or(engine.caps().step_tokens).max(self.parallel)
+    }
+
     /// With recurrent state, as many slots again keep what prompts have in common.
     fn slots(&self, loaded: &Loaded) -> usize {
         if loaded.bytes_per_sequence() > 0 { 2 * self.parallel } else { self.parallel }
@@ -191,7 +196,7 @@ impl Loading {
             blocks: size.tokens.div_ceil(block_size).max(1),
             block_size,
             slots: self.slots(loaded),
-            batch_tokens_max: self.batch_size.max(self.parallel),
+            batch_tokens_max: self.step_tokens(engine),
             sequences_max: self.parallel,
             queue_max: self.queue,
         }
