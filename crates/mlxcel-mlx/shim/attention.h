@@ -24,10 +24,16 @@ inline array layer_norm(
 
 // x [tokens, heads, dim]: every token is a sequence of one that begins at its position, so that positions are free.
 inline array
-rope(const Builder& b, const array& x, const array& positions, const array& inv_freq, bool pairs, double scale) {
+rope(Builder& b, const array& x, const array& positions, const array& inv_freq, bool pairs, double scale) {
   int rotary = 2 * inv_freq.shape(0), dim = x.shape(2);
   auto in = b.reshape(b.wide(x), {x.shape(0), x.shape(1), 1, dim});
-  auto periods = mx::reciprocal(b.f32(inv_freq), b.s);
+  // All layers turn by the same few.
+  auto& known = b.memo[{inv_freq.id()}];
+  if (!known) {
+    known = std::make_shared<array>(mx::reciprocal(b.f32(inv_freq), b.s));
+    b.kept.push_back(inv_freq);
+  }
+  auto& periods = *static_cast<array*>(known.get());
   auto y = mx::fast::rope(in, rotary, pairs, std::nullopt, 1.0f, b.cast(positions, mx::int32), periods, b.s);
   y = b.reshape(y, x.shape());
   if (scale != 1.0) {
@@ -266,7 +272,7 @@ inline const Ragged& sequences_of(Builder& b, const Arrays& x, int block, int wi
 // Keys of a part from a cache [blocks, block, heads, dim], as [batch, heads, keys, dim].
 inline array keys_of(const Builder& b, const array& cache, const Part& p) {
   int block = cache.shape(1), all = p.pages * block;
-  auto pages = p.run ? b.rows(cache, *p.run, *p.run + p.pages) : b.take(cache, p.table, 0);
+  auto pages = p.run ? b.rows(cache, *p.run, *p.run + p.pages) : b.take_blocks(cache, p.table);
   auto keys = b.reshape(pages, {p.batch, all, cache.shape(2), cache.shape(3)});
   if (p.keys < all) keys = b.cut(keys, 1, 0, p.keys);
   return b.transpose(keys, {0, 2, 1, 3});

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "code.h"
+#include "mlx/compile_impl.h"
 
 namespace mlxcel {
 
@@ -57,6 +59,16 @@ class Builder {
     return mx::minimum(mx::maximum(i, like(0, i), s), like(n - 1, i), s);
   }
   array take(const array& a, const array& index, int axis) const { return mx::take(a, index, axis, s); }
+  // Rows of many numbers. A GPU of MLX takes them one number at a time and divides by every axis for each, so that it is
+  // given the widest numbers there are and a single axis.
+  array take_blocks(const array& a, const array& index) const {
+    int row = static_cast<int>(a.size() / std::max(a.shape(0), 1)), wide = static_cast<int>(8 / mx::size_of(a.dtype()));
+    if (on_cpu() || wide < 2 || row % wide != 0 || row == 0) return take(a, index, 0);
+    auto flat = mx::view(reshape(a, {a.shape(0), row}), mx::uint64, s);
+    auto shape = index.shape();
+    shape.insert(shape.end(), a.shape().begin() + 1, a.shape().end());
+    return reshape(mx::view(take(flat, index, 0), a.dtype(), s), shape);
+  }
 
   // The numbers of an integer array, on the host. Not while tracing.
   std::vector<int> numbers(const array& a) const {
@@ -109,6 +121,13 @@ class Builder {
     shape[0] = flags.shape(0);
     return reshape(flags, shape);
   }
+
+  // MLX knows functions by number. Numbers are never given twice, since it may keep what it made of one.
+  static uintptr_t compile_id() {
+    static std::atomic<uintptr_t> next{uintptr_t(1) << 48};
+    return next++;
+  }
+  std::map<int, std::function<Arrays(const Arrays&)>> activations;
 
   // Values that depend on a step's inputs alone and are asked for by every layer.
   std::map<std::vector<uintptr_t>, std::shared_ptr<void>> memo;

@@ -147,8 +147,8 @@ inline array compare(const Builder& b, const array& x, const array& y, int kind)
   }
 }
 
-// Activations in at least f32 for narrow types on the processor, like every product there.
-inline array activation(const Builder& b, const array& narrow, int kind) {
+// In at least f32 for narrow types on the processor, like every product there.
+inline array activation_by_ops(const Builder& b, const array& narrow, int kind) {
   auto s = b.s;
   auto x = b.wide(narrow);
   auto y = [&]() -> array {
@@ -171,6 +171,17 @@ inline array activation(const Builder& b, const array& narrow, int kind) {
     }
   }();
   return b.cast(y, narrow.dtype());
+}
+
+// On a GPU each op by itself is a pass over memory, so that MLX is let make one kernel of them.
+inline array activation(Builder& b, const array& x, int kind) {
+  if (b.on_cpu() || b.tracing) return activation_by_ops(b, x, kind);
+  auto& fused = b.activations[kind];
+  if (!fused) {
+    auto ops = [&b, kind](const Arrays& x) { return Arrays{activation_by_ops(b, x[0], kind)}; };
+    fused = mx::detail::compile(ops, Builder::compile_id(), true);
+  }
+  return fused({x})[0];
 }
 
 // ---- 8-bit floats, which MLX has no type for: e4m3 without infinities, e5m2 with them ----

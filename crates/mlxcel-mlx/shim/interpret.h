@@ -3,14 +3,12 @@
 // compiled mode.
 #pragma once
 
-#include <atomic>
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 #endif
 
 #include "elementwise.h"
 #include "group.h"
-#include "mlx/compile_impl.h"
 #include "recurrent.h"
 
 namespace mlxcel {
@@ -318,9 +316,7 @@ inline void compile_block(Block& block, Builder& b, Code& code) {
       throw;
     }
   };
-  // MLX knows functions by number. Numbers are never given twice, since it may keep what it made of one.
-  static std::atomic<uintptr_t> next{uintptr_t(1) << 48};
-  block.compiled = mx::detail::compile(traced, next++);
+  block.compiled = mx::detail::compile(traced, Builder::compile_id());
 }
 
 } // namespace mlxcel
