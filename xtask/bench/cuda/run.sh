@@ -1,35 +1,43 @@
 #!/bin/sh
-# Run on the GPU host, in the folder that `cargo xtask bench cuda` packed: checks and speeds, ours and others, as text.
-# MODELS is where the models of random weights are made, 37 GB of them; python3 needs numpy, and the peers torch with
-# transformers and mlx-lm, or they are left out.
+# Run on the GPU host, in the folder that `cargo xtask bench cuda` packed: checks and speeds, ours and others, as text, in
+# about ten minutes. MODELS is where the models of random weights are made, 37 GB of them; python3 needs numpy, and the peers
+# torch with transformers and mlx-lm, or they are left out.
 cd "$(dirname "$0")" || exit 1
 models=${MODELS:-$PWD/models}
 export MLXCEL_FIXTURES="$PWD/fixtures"
 mlxcel="$PWD/mlxcel"
+began=$(date +%s)
 
-echo "## The device"
+section() {
+    echo "## $1 (after $(($(date +%s) - began)) s)"
+}
+
+# While the checks run.
+for name in 1b 8b 8b-q4; do
+    [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name"
+done &
+making=$!
+
+section "The device"
 "$mlxcel" devices --calibrate
 
-echo "## Conformance"
+section "Conformance"
 ./conformance 2>/dev/null | tail -n 1
 
 for tool in memcheck racecheck; do
     command -v compute-sanitizer > /dev/null || break
-    echo "## $tool"
+    section $tool
     compute-sanitizer --tool $tool ./conformance Norm Paged "bf16 of" wide 2>&1 | grep -E "SUMMARY|checks passed"
 done
 
-for name in 1b 8b 8b-q4; do
-    [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name"
-done
-
-echo "## Ours"
+wait $making
+section "Ours"
 "$mlxcel" bench -m "$models/1b" --engine cuda -p 2048 -n 128 -d 128 -r 3
 "$mlxcel" bench -m "$models/8b-q4" --engine cuda -p 2048 -n 128 -d 128 -r 3
 "$mlxcel" bench -m "$models/8b" --engine cuda -p 2048 -n 256 -d 128 -b 1,64,256 -r 3
 "$mlxcel" bench -m "$models/8b" --engine cuda -p 0 -n 64 -d 32000 -r 3
 
-echo "## 256 clients"
+section "256 clients"
 "$mlxcel" serve -m "$models/8b" --engine cuda -c 1024 --parallel 256 --queue 512 --port 8123 &
 server=$!
 until curl -s http://127.0.0.1:8123/health > /dev/null; do sleep 1; kill -0 $server || exit 1; done
@@ -37,7 +45,8 @@ until curl -s http://127.0.0.1:8123/health > /dev/null; do sleep 1; kill -0 $ser
 kill $server
 wait $server
 
-echo "## transformers, compiled"
-python3 torch_peer.py 1b:1 8b:1 8b:64
-echo "## MLX"
+section "MLX"
 python3 mlx_peer.py 1b:1:16 8b:1:16 8b:64:16 8b:1:4
+section "transformers, compiled"
+python3 torch_peer.py 1b:1 8b:1 8b:64
+section "The end"
