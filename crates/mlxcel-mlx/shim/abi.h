@@ -7,7 +7,7 @@
 #include <cstdint>
 
 // Raised whenever an entry, an instruction or its encoding changes. The engine refuses another number.
-#define MLXCEL_SHIM_ABI 2
+#define MLXCEL_SHIM_ABI 3
 
 #if defined(_WIN32)
 #define MLXCEL_EXPORT extern "C" __declspec(dllexport)

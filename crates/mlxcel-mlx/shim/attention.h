@@ -161,6 +161,8 @@ struct Ragged {
   // Puts the tokens of all parts, end to end, back into the order of the step.
   std::optional<array> order;
   Inside slots;
+  // Slots in a row: the first.
+  std::optional<int> slots_run;
   // Tokens of no sequence see nothing, and give zeros.
   std::optional<array> strays;
 };
@@ -233,6 +235,9 @@ inline Ragged ragged(const Builder& b, const RaggedInputs& in, int block, int wi
   }
   if (!ordered) out.order = b.of(back);
   out.slots = Builder::inside_of(in.slots, INT32_MAX);
+  bool in_row = in.slots[0] >= 0;
+  for (size_t i = 0; i < in.slots.size(); i++) in_row = in_row && in.slots[i] == in.slots[0] + static_cast<int>(i);
+  if (in_row) out.slots_run = in.slots[0];
   std::vector<int> strays;
   for (int id : in.sequences) strays.push_back(id < 0);
   if (sequences.begin()->first < 0) out.strays = b.reshape(b.of(strays), {static_cast<int>(strays.size()), 1, 1});
@@ -269,23 +274,45 @@ inline const Ragged& sequences_of(Builder& b, const Arrays& x, int block, int wi
   return *static_cast<Ragged*>(known.get());
 }
 
+// The rows [batch, heads, keys] of a cache [blocks * block * heads, dim], the same for all layers of its shape.
+inline const array& rows_of(Builder& b, const array& cache, const Part& p) {
+  int block = cache.shape(1), heads = cache.shape(2);
+  auto& known = b.memo[{p.table.id(), uintptr_t(block), uintptr_t(heads)}];
+  if (!known) {
+    auto counted = [&](int n, mx::Shape shape) { return b.reshape(mx::arange(0, n, 1, b.s), std::move(shape)); };
+    auto first = b.mul(b.reshape(p.table, {p.batch, p.pages, 1}), array(block));
+    auto tokens = b.reshape(b.add(first, counted(block, {1, 1, block})), {p.batch, 1, p.pages * block});
+    if (p.keys < p.pages * block) tokens = b.cut(tokens, 2, 0, p.keys);
+    auto rows = b.add(b.mul(tokens, array(heads)), counted(heads, {1, heads, 1}));
+    known = std::make_shared<array>(rows);
+  }
+  return *static_cast<array*>(known.get());
+}
+
 // Keys of a part from a cache [blocks, block, heads, dim], as [batch, heads, keys, dim].
-inline array keys_of(const Builder& b, const array& cache, const Part& p) {
-  int block = cache.shape(1), all = p.pages * block;
-  auto pages = p.run ? b.rows(cache, *p.run, *p.run + p.pages) : b.take_blocks(cache, p.table);
+inline array keys_of(Builder& b, const array& cache, const Part& p) {
+  int block = cache.shape(1), heads = cache.shape(2), dim = cache.shape(3), all = p.pages * block;
+  // In the order in which attention wants them, or it would copy them once more.
+  if (!p.run && !b.on_cpu() && int64_t(cache.shape(0)) * block * heads <= INT32_MAX)
+    return b.take_wide(b.reshape(cache, {cache.shape(0) * block * heads, dim}), rows_of(b, cache, p));
+  auto pages = p.run ? b.rows(cache, *p.run, *p.run + p.pages) : b.take(cache, p.table, 0);
   auto keys = b.reshape(pages, {p.batch, all, cache.shape(2), cache.shape(3)});
   if (p.keys < all) keys = b.cut(keys, 1, 0, p.keys);
   return b.transpose(keys, {0, 2, 1, 3});
 }
 
 inline array attend_part(
-    const Builder& b, const array& q, const array& k_cache, const std::optional<array>& v_cache, const Part& p,
+    Builder& b, const array& q, const array& k_cache, const std::optional<array>& v_cache, const Part& p,
     const Scores& spec, int window, int value_dim) {
   auto keys = keys_of(b, k_cache, p);
   auto values = v_cache ? keys_of(b, *v_cache, p) : b.cut(keys, 3, 0, value_dim);
   auto mine = p.token_ids ? b.take(q, *p.token_ids, 0) : q;
   int heads = q.shape(1), dim = q.shape(2);
-  auto queries = b.transpose(b.reshape(mine, {p.batch, p.tokens, heads, dim}), {0, 2, 1, 3});
+  // A single token needs no other order, which saves MLX a copy.
+  bool single = p.tokens == 1;
+  auto heads_first = [&](const array& a) { return single ? a : b.transpose(a, {0, 2, 1, 3}); };
+  auto queries = heads_first(
+      b.reshape(mine, single ? mx::Shape{p.batch, heads, 1, dim} : mx::Shape{p.batch, p.tokens, heads, dim}));
   std::optional<array> mask;
   bool causal = p.causal && !spec.softcap;
   if (!p.full && !causal) {
@@ -293,7 +320,7 @@ inline array attend_part(
     int first = p.first_page * k_cache.shape(1);
     mask = visible(b, at, mx::arange(first, first + keys.shape(2), 1, b.s), true, window);
   }
-  auto out = b.transpose(attend(b, queries, keys, values, spec, mask, causal), {0, 2, 1, 3});
+  auto out = heads_first(attend(b, queries, keys, values, spec, mask, causal));
   return b.reshape(out, {p.batch * p.tokens, heads, values.shape(3)});
 }
 
@@ -313,7 +340,11 @@ inline Arrays paged_attention(Builder& b, const Arrays& x, Words& a) {
   for (size_t i = 0; i < caches.size(); i++) {
     auto shape = caches[i].shape();
     auto flat = b.reshape(caches[i], {shape[0] * shape[1], shape[2], shape[3]});
-    caches[i] = b.reshape(b.put_rows(flat, where[2], b.cast(news[i], flat.dtype()), step.slots), shape);
+    auto rows = b.cast(news[i], flat.dtype());
+    // Where slots are beyond the cache, rows are left out one by one.
+    bool in_row = step.slots_run && int64_t(*step.slots_run) + rows.shape(0) <= flat.shape(0);
+    flat = in_row ? b.put_run(flat, *step.slots_run, rows) : b.put_rows(flat, where[2], rows, step.slots);
+    caches[i] = b.reshape(flat, shape);
   }
   auto values = v ? std::optional(caches[1]) : std::nullopt;
   Arrays outs;

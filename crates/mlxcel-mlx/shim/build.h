@@ -59,15 +59,10 @@ class Builder {
     return mx::minimum(mx::maximum(i, like(0, i), s), like(n - 1, i), s);
   }
   array take(const array& a, const array& index, int axis) const { return mx::take(a, index, axis, s); }
-  // Rows of many numbers. A GPU of MLX takes them one number at a time and divides by every axis for each, so that it is
-  // given the widest numbers there are and a single axis.
-  array take_blocks(const array& a, const array& index) const {
-    int row = static_cast<int>(a.size() / std::max(a.shape(0), 1)), wide = static_cast<int>(8 / mx::size_of(a.dtype()));
-    if (on_cpu() || wide < 2 || row % wide != 0 || row == 0) return take(a, index, 0);
-    auto flat = mx::view(reshape(a, {a.shape(0), row}), mx::uint64, s);
-    auto shape = index.shape();
-    shape.insert(shape.end(), a.shape().begin() + 1, a.shape().end());
-    return reshape(mx::view(take(flat, index, 0), a.dtype(), s), shape);
+  // Rows of a matrix. GPUs of MLX take them one number at a time, so that they are given the widest numbers there are.
+  array take_wide(const array& a, const array& index) const {
+    bool fits = a.shape(1) * mx::size_of(a.dtype()) % 8 == 0 && mx::size_of(a.dtype()) < 8;
+    return fits ? mx::view(take(mx::view(a, mx::uint64, s), index, 0), a.dtype(), s) : take(a, index, 0);
   }
 
   // The numbers of an integer array, on the host. Not while tracing.
@@ -110,6 +105,13 @@ class Builder {
     shape.insert(shape.begin() + 1, 1);
     return mx::scatter(a, {at}, reshape(value, shape), {0}, s);
   }
+  // The same for rows that lie side by side.
+  array put_run(const array& a, int first, const array& updates) const {
+    mx::Shape start(a.ndim(), 0), stop = a.shape();
+    start[0] = first;
+    stop[0] = first + updates.shape(0);
+    return mx::slice_update(a, updates, start, stop, s);
+  }
   // How many of these rows there are among n.
   static Inside inside_of(const std::vector<int>& rows, int n) {
     auto is_inside = [n](int i) { return i >= 0 && i < n; };
@@ -127,7 +129,7 @@ class Builder {
     static std::atomic<uintptr_t> next{uintptr_t(1) << 48};
     return next++;
   }
-  std::map<int, std::function<Arrays(const Arrays&)>> activations;
+  std::map<std::pair<int, size_t>, std::function<Arrays(const Arrays&)>> activations;
 
   // Values that depend on a step's inputs alone and are asked for by every layer.
   std::map<std::vector<uintptr_t>, std::shared_ptr<void>> memo;

@@ -174,14 +174,16 @@ inline array activation_by_ops(const Builder& b, const array& narrow, int kind) 
 }
 
 // On a GPU each op by itself is a pass over memory, so that MLX is let make one kernel of them.
-inline array activation(Builder& b, const array& x, int kind) {
-  if (b.on_cpu() || b.tracing) return activation_by_ops(b, x, kind);
-  auto& fused = b.activations[kind];
-  if (!fused) {
-    auto ops = [&b, kind](const Arrays& x) { return Arrays{activation_by_ops(b, x[0], kind)}; };
-    fused = mx::detail::compile(ops, Builder::compile_id(), true);
-  }
-  return fused({x})[0];
+// With two operands the second is multiplied by the activation of the first.
+inline array activation(Builder& b, const Arrays& x, int kind) {
+  auto ops = [&b, kind](const Arrays& x) {
+    auto y = activation_by_ops(b, x[0], kind);
+    return Arrays{x.size() > 1 ? b.mul(y, x[1]) : y};
+  };
+  if (b.on_cpu() || b.tracing) return ops(x)[0];
+  auto& fused = b.activations[{kind, x.size()}];
+  if (!fused) fused = mx::detail::compile(ops, Builder::compile_id(), true);
+  return fused(x)[0];
 }
 
 // ---- 8-bit floats, which MLX has no type for: e4m3 without infinities, e5m2 with them ----

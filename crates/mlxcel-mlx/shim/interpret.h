@@ -58,7 +58,8 @@ struct StepError : std::runtime_error {
 
 class Interpreter {
  public:
-  Interpreter(Builder& b, Code& code) : b_(b), code_(code) {}
+  // `begin` is called before anything of a step runs while the rest is still built; without it nothing does.
+  Interpreter(Builder& b, Code& code, std::function<void()> begin = {}) : b_(b), code_(code), begin_(std::move(begin)) {}
 
   Arrays run(Block& block, Arrays arguments) {
     if (block.compiled && !b_.tracing) return block.compiled(arguments);
@@ -83,6 +84,10 @@ class Interpreter {
       x.clear();
       if (b_.on_cpu() && i.tag != Tag::broadcast) check_room(results);
       if (code_.mode == 1) mx::eval(results);
+      if (begin_ && i.tag == Tag::paged_attention) {
+        begin_();
+        mx::async_eval(results);
+      }
       if (results.size() < i.outputs.size()) throw std::logic_error("the instruction gave too few results");
       bool kept = false;
       for (size_t n = 0; n < i.outputs.size(); n++) {
@@ -140,7 +145,7 @@ class Interpreter {
       case Tag::cast: return {b_.cast(x[0], a.dtype())};
       case Tag::decode_f8: return {decode_f8(b_, x[0], a.flag())};
       case Tag::encode_f8: return {encode_f8(b_, x[0], a.flag())};
-      case Tag::activation: return {activation(b_, x[0], a.number())};
+      case Tag::activation: return {activation(b_, x, a.number())};
       case Tag::reshape: return {b_.reshape(x[0], a.shape())};
       case Tag::broadcast: return {mx::broadcast_to(x[0], a.shape(), b_.s)};
       case Tag::transpose: return {b_.transpose(x[0], a.numbers())};
@@ -287,6 +292,7 @@ class Interpreter {
 
   Builder& b_;
   Code& code_;
+  std::function<void()> begin_;
 };
 
 // Lets MLX trace the block when it is first run, and again only for arguments of other shapes.

@@ -2,8 +2,10 @@
 
 #include "abi.h"
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <sstream>
 
 #include "interpret.h"
@@ -16,6 +18,8 @@ struct mlxcel_context {
 
 struct mlxcel_array {
   array value;
+  // Whether a kernel of MLX wrote it.
+  bool settled = false;
 };
 
 struct mlxcel_program {
@@ -55,6 +59,24 @@ mx::Shape shape_of(const int64_t* shape, size_t rank) {
     out.push_back(static_cast<int>(shape[i]));
   }
   return out;
+}
+
+// What comes from the host lies in managed memory, whose pages move to a GPU when a kernel first wants them: an embedding
+// of which every step wants other rows took 20 ms of a prompt. What a kernel writes lies on the GPU from then on.
+void settle(mlxcel_array& a, const Builder& b) {
+  // Arrays are shared between programs, each with a thread of its own.
+  static std::mutex one_at_a_time;
+  std::lock_guard guard(one_at_a_time);
+  // MLX keeps numbers by themselves in memory that both sides see.
+  if (b.on_cpu() || a.settled || a.value.nbytes() <= 8) return;
+  auto type = a.value.dtype();
+  mx::Dtype bits[] = {mx::uint8, mx::uint16, mx::uint32, mx::uint64};
+  auto same = bits[std::countr_zero(mx::size_of(type))];
+  auto copied = mx::view(mx::bitwise_or(mx::view(a.value, same, b.s), array(0, same), b.s), type, b.s);
+  copied.eval();
+  a.value = copied;
+  a.settled = true;
+  mx::clear_cache();
 }
 
 Arrays arguments(const mlxcel_program& p, mlxcel_array* const* inputs, size_t count) {
@@ -208,7 +230,10 @@ mlxcel_program* mlxcel_program_new(mlxcel_context* c, mlxcel_array* const* stati
   return guarded<mlxcel_program*>(nullptr, [&] {
     auto p = std::make_unique<mlxcel_program>();
     p->context = c;
-    for (size_t i = 0; i < count; i++) p->statics.push_back(statics[i]->value);
+    for (size_t i = 0; i < count; i++) {
+      settle(*statics[i], c->builder);
+      p->statics.push_back(statics[i]->value);
+    }
     return p.release();
   });
 }
@@ -278,14 +303,20 @@ int32_t mlxcel_run(
     auto& b = p->context->builder;
     b.memo.clear();
     b.kept.clear();
-    Arrays results = Interpreter(b, c->code).run(*c->code.main, arguments(*p, inputs, count));
+    size_t states = p->states.size();
+    auto begin = [&] {
+      started = true;
+      p->states.clear();
+    };
+    bool early = c->code.mode == 0 && !b.on_cpu();
+    Interpreter interpreter(b, c->code, early ? std::function<void()>(begin) : nullptr);
+    Arrays results = interpreter.run(*c->code.main, arguments(*p, inputs, count));
     b.memo.clear();
     b.kept.clear();
     // First the states, then what was asked for. The old states are let go before anything runs, so that the new ones
     // take their memory.
-    size_t states = p->states.size();
     started = true;
-    for (size_t i = 0; i < states; i++) p->states[i] = results[i];
+    p->states.assign(results.begin(), results.begin() + states);
     mx::async_eval(results);
     for (size_t i = states; i < results.size(); i++) outputs[i - states] = new mlxcel_array{results[i]};
     return 0;

@@ -12,7 +12,7 @@ use crate::error::MlxError;
 use crate::lower::Instr;
 
 /// The number of the interface in the shim's `abi.h`.
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 
 /// The names of the two libraries on this platform.
 pub(crate) const MLX_LIBRARY: &str = if cfg!(target_os = "macos") {

@@ -276,7 +276,7 @@ fn imitation(abi: u32, built: &str) -> String {
 #[test]
 fn a_shim_for_another_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let other = library(folder.path(), "libother.so", &imitation(2, "0.31.0"), &[]);
+    let other = library(folder.path(), "libother.so", &imitation(3, "0.31.0"), &[]);
     let error = refused(Home { shim: other, ..home() }, None);
     assert!(
         matches!(&error, MlxError::Version { built, loaded, .. } if built == "0.31.0" && loaded == "0.32.4")

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use mlxcel_engine::EngineError;
-use mlxcel_ir::{Dim, Graph, Node, Op, Shape, Value};
+use mlxcel_ir::{BinaryOp, Dim, Graph, Node, Op, Shape, Value};
 
+use super::ops::is_f8;
 use super::{Instr, Statics, StepShape};
 use crate::handle::dtype_code;
 use crate::repack::Stored;
@@ -22,6 +23,8 @@ pub(super) struct Frame<'a> {
     pub(super) statics: &'a Statics,
     pub(super) step: &'a StepShape<'a>,
     values: Vec<Vec<Slot>>,
+    /// Activations that are computed with the product that wants them.
+    gates: Vec<bool>,
     registers: i64,
     arguments: Vec<i64>,
     body: Vec<i64>,
@@ -39,6 +42,7 @@ impl<'a> Frame<'a> {
             statics,
             step,
             values: vec![vec![]; graph.nodes().len()],
+            gates: vec![],
             registers: 0,
             arguments: vec![],
             body: vec![],
@@ -71,8 +75,9 @@ impl<'a> Frame<'a> {
     pub(super) fn compute(&mut self, wanted: &[Value]) -> Result<(), EngineError> {
         let needed = reaches(self.graph, wanted);
         let graph = self.graph;
+        self.gates = gates(graph, &needed, wanted);
         for (i, node) in graph.nodes().iter().enumerate() {
-            if needed[i] && self.values[i].is_empty() {
+            if needed[i] && !self.gates[i] && self.values[i].is_empty() {
                 // Instructions of a region are named after the op that the region belongs to.
                 if self.hoisted.is_none() {
                     self.labels.push(title(i, node));
@@ -131,6 +136,20 @@ impl<'a> Frame<'a> {
         match self.slot(v) {
             Slot::Plain(r) => *r,
             Slot::Packed(..) => unreachable!("the verifier lets few ops take packed values"),
+        }
+    }
+
+    /// The activation and the other operand of a product that is computed with it.
+    pub(super) fn gate(&self, product: &Node) -> Option<(&'a Node, Value)> {
+        let is_gate = |v: &Value| self.gates[v.node as usize];
+        match (&product.op, product.inputs.as_slice()) {
+            (Op::Binary(BinaryOp::Mul), [a, b]) if is_gate(a) => {
+                Some((&self.graph.nodes()[a.node as usize], *b))
+            }
+            (Op::Binary(BinaryOp::Mul), [a, b]) if is_gate(b) => {
+                Some((&self.graph.nodes()[b.node as usize], *a))
+            }
+            _ => None,
         }
     }
 
@@ -248,6 +267,26 @@ fn push_list(words: &mut Vec<i64>, items: &[i64]) {
 fn title(index: usize, node: &Node) -> String {
     let at = if node.label.is_empty() { String::new() } else { format!(" '{}'", node.label) };
     format!("{}{at} (node {index})", node.op.name())
+}
+
+/// Activations that one product wants and nothing else: together they are one pass over memory.
+fn gates(graph: &Graph, needed: &[bool], wanted: &[Value]) -> Vec<bool> {
+    let mut uses = vec![0usize; graph.nodes().len()];
+    let used = graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed).flat_map(|(n, _)| &n.inputs);
+    used.chain(wanted).for_each(|v| uses[v.node as usize] += 1);
+    let mut gates = vec![false; graph.nodes().len()];
+    for (node, _) in
+        graph.nodes().iter().zip(needed).filter(|(n, needed)| **needed && n.op == Op::Binary(BinaryOp::Mul))
+    {
+        let is_gate = |v: &&Value| {
+            let (from, dtype) = (&graph.nodes()[v.node as usize], graph.ty(**v).dtype);
+            matches!(from.op, Op::Activation(_)) && uses[v.node as usize] == 1 && !is_f8(dtype)
+        };
+        if let Some(v) = node.inputs.iter().find(is_gate) {
+            gates[v.node as usize] = true;
+        }
+    }
+    gates
 }
 
 /// Which nodes the wanted values need.

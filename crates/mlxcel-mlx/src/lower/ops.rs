@@ -25,7 +25,7 @@ fn pairs(items: &[(usize, usize)]) -> Vec<i64> {
     list(&items.iter().flat_map(|&(a, b)| [a as i64, b as i64]).collect::<Vec<_>>())
 }
 
-fn is_f8(dtype: DType) -> bool {
+pub(super) fn is_f8(dtype: DType) -> bool {
     matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
 }
 
@@ -52,6 +52,11 @@ impl<'a> Frame<'a> {
     pub(super) fn op(&mut self, node: &'a Node) -> Result<Vec<Slot>, EngineError> {
         if let Some(empty) = self.empty(node)? {
             return Ok(empty);
+        }
+        if let Some((activation, other)) = self.gate(node) {
+            let Op::Activation(kind) = activation.op else { unreachable!("only activations are gates") };
+            let operands = [self.reg(activation.inputs[0]), self.reg(other)];
+            return Ok(vec![Slot::Plain(self.one(Instr::Activation, &operands, &[kind as i64]))]);
         }
         if let Some(packed) = self.packed_op(node)? {
             return Ok(packed);
