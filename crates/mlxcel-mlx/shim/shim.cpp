@@ -151,6 +151,8 @@ mlxcel_context* mlxcel_context_new(int32_t kind) {
     // Where f32 is asked for, f32 is computed: MLX takes tf32 for matrices on a GPU unless it is told not to.
 #if defined(__unix__) || defined(__APPLE__)
     setenv("MLX_ENABLE_TF32", "0", 0);
+#else
+    if (!std::getenv("MLX_ENABLE_TF32")) _putenv_s("MLX_ENABLE_TF32", "0");
 #endif
     // On the processor fusing would call a C++ compiler for each kernel, for seconds each.
     if (d == mx::Device::cpu) mx::set_compile_mode(mx::CompileMode::no_fuse);
