@@ -10,7 +10,7 @@ mod licences;
 mod linked;
 mod machine;
 mod macho;
-mod portable;
+mod microsoft;
 mod roots;
 mod sbom;
 mod shim;
