@@ -1,5 +1,5 @@
 //! The shim of the mlx engine for Windows. `mlx.dll` speaks C++ as Microsoft's compiler and library do; Clang does, too, with
-//! the headers of Microsoft's library, which are open (Apache-2.0 with LLVM's exception) but in no registry. So whoever makes a
+//! the headers of Microsoft's library, which are open (Apache-2.0 with LLVM's exception) but in no known registry. So whoever makes a
 //! release names a copy of their repository. What else Microsoft has is replaced: the C library's headers by MinGW's, which
 //! come with Zig, the compiler's own and its start-up code by `xtask/dist/windows`, and import libraries by lists of names.
 
