@@ -9,8 +9,8 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-use mlxcel_hub::{Hub, Settings, Stderr, mlx};
+use anyhow::{Context as _, Result, ensure};
+use mlxcel_hub::{Hub, Machine, Settings, Stderr, mlx, mlx_for};
 
 use crate::shell;
 
@@ -25,46 +25,140 @@ pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
     Ok(hub.fetch_folder(&folder)?)
 }
 
+/// The same for another kind of machine.
+pub(crate) fn fetch_for(name: &str, machine: Machine) -> Result<PathBuf> {
+    let folder =
+        mlx_for(name, machine).with_context(|| format!("{name} is not published for {machine:?}"))?;
+    let hub = Hub::new(Settings::from_env()?, Stderr::new());
+    Ok(hub.fetch_folder(&folder)?)
+}
+
 /// Compiles the shim for this machine, unless it is newer than its sources, and returns its path.
 pub(crate) fn shim() -> Result<PathBuf> {
-    let name = if cfg!(target_os = "macos") { "libmlxcel_mlx.dylib" } else { "libmlxcel_mlx.so" };
-    compile(env::var_os("CXX").unwrap_or_else(|| "c++".into()), &shell::target_folder("shim").join(name))
+    let dialect = Dialect::HERE;
+    let compiler = match shell::variable("CXX") {
+        Some(given) => Command::new(given),
+        None => dialect.compiler()?,
+    };
+    compile(compiler, dialect, &shell::target_folder("shim").join(dialect.library()))
 }
 
 /// Compiles it for another kind of Linux machine, with that one's compiler.
 pub(crate) fn shim_by(compiler: &str) -> Result<PathBuf> {
-    compile(compiler.into(), &shell::target_folder("shim").join(compiler).join("libmlxcel_mlx.so"))
+    let made = shell::target_folder("shim").join(compiler).join(Dialect::Gnu.library());
+    compile(Command::new(compiler), Dialect::Gnu, &made)
 }
 
-fn compile(compiler: OsString, made: &Path) -> Result<PathBuf> {
+/// Where the shim's sources are.
+pub(crate) fn sources() -> PathBuf {
+    shell::root().join("crates/mlxcel-mlx/shim")
+}
+
+/// The folder with MLX's headers and library: an installation has them side by side, a wheel has them below `mlx`.
+pub(crate) fn base(home: &Path) -> Result<PathBuf> {
+    let places = [home.join("mlx"), home.to_path_buf()];
+    let found = places.into_iter().find(|base| base.join("include/mlx/mlx.h").is_file());
+    found
+        .with_context(|| format!("{} has no headers of MLX; set {HOME} to a folder that has", home.display()))
+}
+
+/// How a platform's compilers are spoken to.
+#[derive(Clone, Copy, Debug)]
+enum Dialect {
+    Gnu,
+    Apple,
+    Microsoft,
+}
+
+/// What is compiled: MLX's folder, the source, and the library to make.
+struct Parts<'a> {
+    base: &'a Path,
+    source: &'a Path,
+    made: &'a Path,
+}
+
+impl Dialect {
+    const HERE: Dialect = if cfg!(target_os = "macos") {
+        Dialect::Apple
+    } else if cfg!(windows) {
+        Dialect::Microsoft
+    } else {
+        Dialect::Gnu
+    };
+
+    fn library(self) -> &'static str {
+        match self {
+            Dialect::Gnu => "libmlxcel_mlx.so",
+            Dialect::Apple => "libmlxcel_mlx.dylib",
+            Dialect::Microsoft => "mlxcel_mlx.dll",
+        }
+    }
+
+    fn compiler(self) -> Result<Command> {
+        match self {
+            Dialect::Gnu | Dialect::Apple => Ok(Command::new("c++")),
+            Dialect::Microsoft => {
+                let found = find_msvc_tools::find_tool("x86_64-pc-windows-msvc", "cl.exe");
+                let found = found.map(|tool| tool.to_command());
+                found.context(
+                    "cl.exe is not here: install the Build Tools of Visual Studio 2022 with C++, or set CXX to clang-cl",
+                )
+            }
+        }
+    }
+
+    fn arguments(self, parts: &Parts<'_>) -> Vec<OsString> {
+        let Parts { base, source, made } = *parts;
+        let include = base.join("include");
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let mut all = match self {
+            // A library need not know where its symbols come from: MLX is loaded before it.
+            Dialect::Gnu | Dialect::Apple => {
+                words(&["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"])
+            }
+            Dialect::Microsoft => words(&["/nologo", "/std:c++20", "/O2", "/EHsc", "/MD", "/LD", "/bigobj"]),
+        };
+        match self {
+            Dialect::Gnu => {}
+            Dialect::Apple => all.extend(words(&["-undefined", "dynamic_lookup"])),
+            Dialect::Microsoft => {
+                all.extend(words(&["/external:W0", "/external:I"]));
+                all.extend([include.into(), source.into(), base.join("lib/mlx.lib").into()]);
+                all.extend([joined("/Fe:", made), joined("/Fo:", &made.with_extension("obj"))]);
+                all.extend(words(&["/link", "/Brepro"]));
+                all.push(joined("/IMPLIB:", &made.with_extension("lib")));
+                return all;
+            }
+        }
+        all.extend(["-isystem".into(), include.into(), source.into(), "-o".into(), made.into()]);
+        all
+    }
+}
+
+/// A path behind an option, in one word.
+fn joined(option: &str, path: &Path) -> OsString {
+    let mut word = OsString::from(option);
+    word.push(path);
+    word
+}
+
+fn compile(mut compiler: Command, dialect: Dialect, made: &Path) -> Result<PathBuf> {
     let home = match env::var_os(HOME) {
         Some(home) => PathBuf::from(home),
-        None => fetch("mlx-cpu")?,
+        None => fetch(if cfg!(target_os = "macos") { "mlx-metal" } else { "mlx-cpu" })?,
     };
-    let sources = shell::root().join("crates/mlxcel-mlx/shim");
-    let folder = made.parent().context("a library lies in a folder")?;
+    let (sources, base) = (sources(), base(&home)?);
     if is_newer(made, &sources)? {
         return Ok(made.to_path_buf());
     }
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // An installation has its headers and library side by side, a wheel has them below `mlx`.
-    let base =
-        [home.join("mlx"), home.clone()].into_iter().find(|base| base.join("include/mlx/mlx.h").is_file());
-    let Some(base) = base else {
-        bail!("{} has no headers of MLX; set {HOME} to a folder that has", home.display())
-    };
-    // Elsewhere than on macOS a library need not know where its symbols come from: MLX is loaded before it.
-    // Under another name until it is whole.
-    let part = folder.join("part");
-    let mut compile = Command::new(compiler);
-    compile.args(["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]);
-    compile.arg("-isystem").arg(base.join("include")).arg(sources.join("shim.cpp"));
-    compile.arg("-o").arg(&part);
-    if cfg!(target_os = "macos") {
-        compile.arg("-L").arg(base.join("lib")).arg("-lmlx");
-    }
-    shell::run(compile)
-        .context("the shim needs a compiler for C++20, such as g++ 12 or clang 16 (set CXX)")?;
+    // Apart until it is whole. The name stays, since libraries for Windows hold their own.
+    let folder = made.parent().context("a library lies in a folder")?.join("unfinished");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let part = folder.join(dialect.library());
+    compiler.args(dialect.arguments(&Parts { base: &base, source: &sources.join("shim.cpp"), made: &part }));
+    shell::run(compiler).context(
+        "the shim needs a compiler for C++20, such as g++ 12, clang 16 or Visual Studio 2022 (set CXX)",
+    )?;
     fs::rename(&part, made).with_context(|| format!("cannot make {}", made.display()))?;
     Ok(made.to_path_buf())
 }
@@ -81,11 +175,11 @@ fn is_newer(made: &Path, sources: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// What the tests of the engine find in their environment; nothing on machines for which no processor build is pinned.
+/// What the tests of the engine find in their environment; nothing on machines for which no processor build is published.
 pub(crate) fn found() -> Result<Vec<(&'static str, PathBuf)>> {
-    if !cfg!(target_os = "linux") && env::var_os(HOME).is_none() {
+    if mlx("mlx-cpu").is_none() && env::var_os(HOME).is_none() {
         eprintln!(
-            "xtask: the mlx engine is not tested: its processor build is pinned for Linux; set {HOME} to another"
+            "xtask: the mlx engine is not tested: no processor build is published for this machine; set {HOME} to another"
         );
         return Ok(vec![]);
     }
@@ -94,4 +188,26 @@ pub(crate) fn found() -> Result<Vec<(&'static str, PathBuf)>> {
     let shim = given(SHIM).map_or_else(shim, Ok)?;
     ensure!(shim.is_file(), "{} is not there", shim.display());
     Ok(vec![(HOME, home), (SHIM, shim)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microsofts_compiler_is_told_its_own_words() {
+        let parts = Parts {
+            base: Path::new("wheel/mlx"),
+            source: Path::new("shim.cpp"),
+            made: Path::new("out/mlxcel_mlx.dll"),
+        };
+        let words = Dialect::Microsoft.arguments(&parts);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().replace('\\', "/")).collect();
+        // By Microsoft's reference of cl: exceptions of C++ only, the shared runtime that mlx.dll has, a DLL; what follows
+        // /link is the linker's.
+        let wanted = "/nologo /std:c++20 /O2 /EHsc /MD /LD /bigobj /external:W0 /external:I wheel/mlx/include shim.cpp \
+                      wheel/mlx/lib/mlx.lib /Fe:out/mlxcel_mlx.dll /Fo:out/mlxcel_mlx.obj /link /Brepro \
+                      /IMPLIB:out/mlxcel_mlx.lib";
+        assert_eq!(words.join(" "), wanted);
+    }
 }

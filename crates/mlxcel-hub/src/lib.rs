@@ -43,8 +43,8 @@ pub use kept::{Kept, Place};
 pub use name::{DEFAULT_ORGANISATION, ORDER};
 pub use pins::{
     ALIASES, CORPORA, CUDA13_LIBRARIES, CUDA13_LIBRARIES_FIT, DEFAULT_MODEL, Folder, IREE, MINILM,
-    MLX_BUILDS, MLX_VERSION, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M, XLA_CPU, XLA_CUDA13,
-    XLA_CUDA13_NEEDS, XLLAMACPP, mlx,
+    MLX_BUILDS, MLX_VERSION, Machine, Member, Package, Pinned, Registry, SMOLLM2, STORIES15M, XLA_CPU,
+    XLA_CUDA13, XLA_CUDA13_NEEDS, XLLAMACPP, mlx, mlx_for,
 };
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;

@@ -175,38 +175,67 @@ pub const MLX_VERSION: &str = "0.32.4";
 /// A build of MLX (MIT) by the name that people give it, as the whole content of its wheel: library, headers and what
 /// they need beside them. `None` where none is published for this machine.
 pub fn mlx(name: &str) -> Option<Folder<'static>> {
-    match name {
-        "mlx-cpu" if cfg!(windows) => Some(mlx_wheel(
+    mlx_for(name, Machine::HERE?)
+}
+
+/// The kinds of machines that MLX is published for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    LinuxArm,
+    LinuxX86,
+    MacArm,
+    WindowsX86,
+}
+
+impl Machine {
+    /// This one.
+    pub const HERE: Option<Machine> = if cfg!(all(target_os = "linux", target_arch = "aarch64")) {
+        Some(Machine::LinuxArm)
+    } else if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        Some(Machine::LinuxX86)
+    } else if cfg!(all(target_os = "macos", target_arch = "aarch64")) {
+        Some(Machine::MacArm)
+    } else if cfg!(all(windows, target_arch = "x86_64")) {
+        Some(Machine::WindowsX86)
+    } else {
+        None
+    };
+}
+
+/// The same for another kind of machine: releases are made on one for all.
+pub fn mlx_for(name: &str, machine: Machine) -> Option<Folder<'static>> {
+    match (name, machine) {
+        ("mlx-cpu", Machine::WindowsX86) => Some(mlx_wheel(
             "mlx-cpu",
             "mlx_cpu-0.32.4-py3-none-win_amd64.whl",
             15_689_226,
             "1631a01b3017c6ee846b8080d9b3fc762fd016dea15a843ee9b0c64cfda5b73f",
         )),
-        "mlx-cuda13" if cfg!(windows) => Some(mlx_wheel(
+        ("mlx-cuda13", Machine::WindowsX86) => Some(mlx_wheel(
             "mlx-cuda-13",
             "mlx_cuda_13-0.32.4-py3-none-win_amd64.whl",
             60_346_810,
             "7895d92a3bb05e0c83bab31ae90f1e818d5bca178810f89c3980bac778bac89c",
         )),
-        "mlx-cpu" if cfg!(all(target_os = "linux", target_arch = "aarch64")) => Some(mlx_wheel(
+        ("mlx-cpu", Machine::LinuxArm) => Some(mlx_wheel(
             "mlx-cpu",
             "mlx_cpu-0.32.4-py3-none-manylinux_2_35_aarch64.whl",
             8_957_465,
             "1289e85e64af1fd16380bf331438bfe4afe875d27afc3e0bcf35f427c488fadd",
         )),
-        "mlx-cpu" if cfg!(all(target_os = "linux", target_arch = "x86_64")) => Some(mlx_wheel(
+        ("mlx-cpu", Machine::LinuxX86) => Some(mlx_wheel(
             "mlx-cpu",
             "mlx_cpu-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
             10_486_971,
             "0e0a24fa2ce8b6b94d2e6a90604e8813aa8e29fcb918bb2aa01cfb6d133d8cee",
         )),
-        "mlx-cuda13" if cfg!(all(target_os = "linux", target_arch = "x86_64")) => Some(mlx_wheel(
+        ("mlx-cuda13", Machine::LinuxX86) => Some(mlx_wheel(
             "mlx-cuda-13",
             "mlx_cuda_13-0.32.4-py3-none-manylinux_2_35_x86_64.whl",
             89_793_098,
             "94cb48fba73e5ee39467e51c35c51c691123359ca17bafd1a24cf92ad6732bee",
         )),
-        "mlx-metal" if cfg!(all(target_os = "macos", target_arch = "aarch64")) => Some(mlx_wheel(
+        ("mlx-metal", Machine::MacArm) => Some(mlx_wheel(
             "mlx-metal",
             "mlx_metal-0.32.4-py3-none-macosx_14_0_arm64.whl",
             44_958_619,
@@ -509,10 +538,13 @@ mod tests {
 
     #[test]
     fn every_build_of_mlx_is_of_the_version_that_the_shim_is_built_for() {
-        for name in MLX_BUILDS {
-            let Some(Folder { package, .. }) = mlx(name) else { continue };
+        let machines = [Machine::LinuxArm, Machine::LinuxX86, Machine::MacArm, Machine::WindowsX86];
+        let all = MLX_BUILDS.iter().flat_map(|name| machines.map(|machine| mlx_for(name, machine)));
+        let files: Vec<_> = all.flatten().map(|Folder { package, .. }| package).collect();
+        assert_eq!(files.len(), 6);
+        for package in files {
             assert!(package.file.contains(&format!("-{MLX_VERSION}-")), "{}", package.file);
-            assert_eq!(package.sha256.len(), 64, "{name}");
+            assert_eq!(package.sha256.len(), 64, "{}", package.file);
         }
         assert!(mlx("mlx-rocm").is_none());
         for Folder { package, path, .. } in CUDA13_LIBRARIES.into_iter().chain(XLA_CUDA13_NEEDS) {

@@ -1,6 +1,8 @@
 // Products: matrices plain and packed, experts, convolutions, Fourier transforms.
 #pragma once
 
+#include <array>
+
 #include "movement.h"
 
 namespace mlxcel {

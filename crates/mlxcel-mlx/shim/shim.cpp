@@ -37,15 +37,23 @@ namespace {
 
 thread_local std::string error;
 
+// A function of its own: in a handler, clang for Windows makes a trap of the check whether this thread has its string yet.
+#if defined(_WIN32)
+__declspec(noinline)
+#endif
+void keep(const char* reason) {
+  error = reason;
+}
+
 // Runs f; whatever it throws becomes the error of this thread.
 template <typename T, typename F>
 T guarded(T failed, F&& f) noexcept {
   try {
     return f();
   } catch (const std::exception& e) {
-    error = e.what();
+    keep(e.what());
   } catch (...) {
-    error = "an exception of an unknown kind";
+    keep("an exception of an unknown kind");
   }
   return failed;
 }
@@ -173,6 +181,8 @@ mlxcel_context* mlxcel_context_new(int32_t kind) {
     // Where f32 is asked for, f32 is computed: MLX takes tf32 for matrices on a GPU unless it is told not to.
 #if defined(__unix__) || defined(__APPLE__)
     setenv("MLX_ENABLE_TF32", "0", 0);
+#else
+    if (!std::getenv("MLX_ENABLE_TF32")) _putenv_s("MLX_ENABLE_TF32", "0");
 #endif
     // On the processor fusing would call a C++ compiler for each kernel, for seconds each.
     if (d == mx::Device::cpu) mx::set_compile_mode(mx::CompileMode::no_fuse);

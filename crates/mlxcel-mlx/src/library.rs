@@ -33,7 +33,8 @@ const SHIM_LIBRARY: &str = if cfg!(target_os = "macos") {
 /// Where MLX and the shim lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// A folder with MLX: `lib/libmlx.so` in it, as an installation has, or `mlx/lib/libmlx.so`, as an unpacked wheel has.
+    /// A folder with MLX: `lib/libmlx.so` in it, as an installation has, or `mlx/lib/libmlx.so`, as an unpacked wheel has;
+    /// wheels for Windows have `mlx/mlx.dll`.
     pub mlx: PathBuf,
     pub shim: PathBuf,
     /// Libraries that MLX needs and this machine may not have, in the order in which they are loaded.
@@ -52,7 +53,7 @@ impl Home {
 
     /// The MLX library in this home.
     pub fn library(&self) -> Result<PathBuf, MlxError> {
-        let places = [self.mlx.join("lib"), self.mlx.join("mlx/lib"), self.mlx.clone()];
+        let places = [self.mlx.join("lib"), self.mlx.join("mlx/lib"), self.mlx.join("mlx"), self.mlx.clone()];
         let found = places.into_iter().map(|p| p.join(MLX_LIBRARY)).find(|p| p.is_file());
         found.ok_or_else(|| MlxError::NoLibrary { home: self.mlx.clone(), hint: HINT })
     }

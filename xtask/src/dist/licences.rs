@@ -23,7 +23,8 @@ const NAMES: [&str; 6] = ["license", "licence", "copying", "copyright", "notice"
 const OTHERS: &str = "\
 The Rust standard library: MIT OR Apache-2.0, copyright the Rust project's contributors.
 The kernels of the CUDA engine were compiled by NVIDIA's NVRTC with headers of libcu++ (Apache-2.0 WITH LLVM-exception).
-The shim of the mlx engine, where there is one, was compiled with headers of MLX (MIT, copyright Apple Inc.).
+The shim of the mlx engine, where there is one, was compiled with headers of MLX (MIT, copyright Apple Inc.), for macOS also with
+those of LLVM's libc++, and for Windows with those of Microsoft's STL (both Apache-2.0 WITH LLVM-exception).
 ";
 
 /// Licences whose text is the same for everybody, for packages that bring none.

@@ -10,8 +10,10 @@ mod licences;
 mod linked;
 mod machine;
 mod macho;
+mod microsoft;
 mod roots;
 mod sbom;
+mod shim;
 mod smoke;
 mod stage;
 mod sums;
@@ -27,11 +29,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::{mlx, shell};
+use crate::shell;
 use machine::Machine;
 use smoke::Smoke;
 use stage::Stage;
-use targets::{Kind, PROGRAMS, Processor, TARGETS, Target};
+use targets::{Kind, PROGRAMS, TARGETS, Target};
 use tools::Tools;
 
 /// The most that an archive may have.
@@ -140,7 +142,7 @@ fn make(target: &Target, options: &Dist, tools: &Tools, out: &Path) -> Result<(V
         notes.push(compare(target, &programs, &build::run(target, tools, &again)?)?);
     }
     let programs = signed(target, programs, &mut notes)?;
-    let shim = shim(target, &mut notes)?;
+    let shim = shim::make(target, tools, &mut notes)?;
     let stage = Stage {
         target,
         programs,
@@ -231,23 +233,6 @@ fn signed(target: &Target, programs: PathBuf, notes: &mut Vec<String>) -> Result
     }
     notes.push(if is_signed { "signed with a certificate" } else { "no certificate" }.to_string());
     Ok(folder)
-}
-
-/// The shim of the mlx engine, where there is a compiler that speaks as MLX's own build does: Debian's for Linux.
-fn shim(target: &Target, notes: &mut Vec<String>) -> Result<Option<PathBuf>> {
-    if target.is_host() && tools::find("c++").is_some() {
-        let shim = mlx::shim()?;
-        let (major, minor) = build::glibc_wanted(&shim)?;
-        notes.push(format!("MLX shim for glibc {major}.{minor}"));
-        return Ok(Some(shim));
-    }
-    let compiler = "aarch64-linux-gnu-g++";
-    if target.kind == Kind::Linux && target.processor == Processor::Arm && tools::find(compiler).is_some() {
-        notes.push("MLX shim compiled, not run".to_string());
-        return mlx::shim_by(compiler).map(Some);
-    }
-    notes.push("MLX shim not in this archive".to_string());
-    Ok(None)
 }
 
 fn packages(stage: &Stage<'_>, tools: &Tools, out: &Path) -> Result<Vec<Row>> {

@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 
 use super::{
     machine::Machine,
+    microsoft,
     targets::{Kind, Target},
 };
-use crate::shell;
+use crate::{mlx, shell};
 
 /// How many tokens are compared.
 const TOKENS: usize = 10;
@@ -45,6 +46,8 @@ pub(crate) struct Smoke<'a> {
     machine: Machine,
     /// The folder with the programs.
     programs: PathBuf,
+    /// MLX for the target, where its shim is in the archive.
+    mlx: Option<PathBuf>,
 }
 
 impl<'a> Smoke<'a> {
@@ -63,7 +66,9 @@ impl<'a> Smoke<'a> {
         }
         let top = folder.join(target.folder());
         let programs = if target.kind == Kind::Windows { top } else { top.join("bin") };
-        Ok(Smoke { target, machine, programs })
+        let has_shim = programs.join(microsoft::SHIM).is_file();
+        let mlx = has_shim.then(|| mlx::fetch_for("mlx-cpu", mlxcel_hub::Machine::WindowsX86)).transpose()?;
+        Ok(Smoke { target, machine, programs, mlx })
     }
 
     /// Runs everything; what passed is added to `ran`, in the order of the tests.
@@ -76,9 +81,15 @@ impl<'a> Smoke<'a> {
         self.version()?;
         passed("--version");
         for family in FAMILIES {
-            self.golden(family)?;
+            self.golden(family, &[])?;
         }
         passed("goldens of llama, qwen3_moe, mamba");
+        if self.mlx.is_some() {
+            for family in FAMILIES {
+                self.golden(family, &["--engine", "mlx"])?;
+            }
+            passed("the same goldens with MLX");
+        }
         self.answer(&known)?;
         passed("10 tokens of SmolLM2");
         self.serve(&known)?;
@@ -98,6 +109,9 @@ impl<'a> Smoke<'a> {
     fn command(&self, program: &str) -> Command {
         let mut command = self.machine.command(&self.programs.join(self.target.program(program)));
         command.stdin(Stdio::null());
+        if let Some(home) = &self.mlx {
+            command.env("MLXCEL_MLX_HOME", self.machine.path(home));
+        }
         command
     }
 
@@ -122,7 +136,7 @@ impl<'a> Smoke<'a> {
     }
 
     /// The tokens that transformers gives after a tiny random checkpoint's prompt.
-    fn golden(&self, family: &str) -> Result<()> {
+    fn golden(&self, family: &str, options: &[&str]) -> Result<()> {
         let folder = shell::root().join("fixtures/golden").join(family).join("f32");
         let golden: Value = serde_json::from_slice(&fs::read(folder.join("golden.json"))?)?;
         let case = &golden["cases"][0];
@@ -130,7 +144,8 @@ impl<'a> Smoke<'a> {
         let prompt: Vec<_> = prompt.iter().map(u64::to_string).collect();
         let (model, count) = (self.machine.path(&folder), wanted.len().to_string());
         let words = ["generate", "-m", &model, "--prompt-tokens", &prompt.join(","), "-n", &count];
-        let words: Vec<_> = words.into_iter().chain(["--temp", "0", "--ignore-eos"]).collect();
+        let words = words.into_iter().chain(["--temp", "0", "--ignore-eos"]);
+        let words: Vec<_> = words.chain(options.iter().copied()).collect();
         let found = numbers(&self.json(&words)?["tokens"])?;
         ensure!(found == wanted, "{family}: {found:?} instead of transformers' {wanted:?}");
         Ok(())

@@ -183,6 +183,10 @@ impl Stage<'_> {
         let name = format!("mlxcel-{}{}.msi", self.target.name, self.target.suffix);
         let mut wixl = Command::new("wixl");
         wixl.current_dir(&folder).args(["--arch", "x64", "-D"]).arg(format!("Version={}", self.version));
+        if let Some(shim) = &self.shim {
+            fs::copy(shim, folder.join(file_name(shim)))?;
+            wixl.args(["-D", "Shim=yes"]);
+        }
         wixl.arg("-o").arg(out.join(&name)).arg("mlxcel.wxs");
         tools::output(&mut wixl)?;
         let mut path = Command::new("msibuild");

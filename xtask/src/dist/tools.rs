@@ -81,6 +81,20 @@ impl Tools {
         let zig_licences = Path::new(output(&mut ask)?.trim()).join("licenses/ziglang");
         Ok(Tools { cargo_bin, python_bin, zig_licences })
     }
+
+    /// A call of one of Zig's programs.
+    pub(crate) fn zig(&self, program: &str) -> Command {
+        let mut zig = Command::new(self.python_bin.join("python"));
+        zig.args(["-m", "ziglang", program]).env_remove("SDKROOT");
+        zig
+    }
+
+    /// The folder with the headers that come with Zig.
+    pub(crate) fn zig_library(&self) -> Result<PathBuf> {
+        let mut ask = Command::new(self.python_bin.join("python"));
+        ask.args(["-c", "import ziglang; print(ziglang.__path__[0])"]);
+        Ok(Path::new(output(&mut ask)?.trim()).join("lib"))
+    }
 }
 
 /// Where a program is, if the machine has it.

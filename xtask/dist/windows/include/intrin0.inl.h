@@ -1,0 +1,4 @@
+// Microsoft has the cheaper intrinsics here.
+#pragma once
+
+#include <intrin.h>

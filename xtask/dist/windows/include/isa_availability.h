@@ -1,0 +1,2 @@
+// Names of instruction sets, for algorithms that this build leaves out.
+#pragma once
