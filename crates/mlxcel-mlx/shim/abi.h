@@ -53,7 +53,8 @@ mlxcel_array_new(int32_t dtype, const int64_t* shape, size_t rank, const void* b
 MLXCEL_EXPORT int32_t mlxcel_array_read(mlxcel_context*, mlxcel_array*, void* bytes, size_t size);
 MLXCEL_EXPORT void mlxcel_array_free(mlxcel_array*);
 
-// Statics are the weights and constants, by number; states begin as zeros.
+// Statics are the weights and constants, by number; states begin as zeros. Programs may share statics, which the first one moves
+// to its device: so programs are made one at a time.
 MLXCEL_EXPORT mlxcel_program* mlxcel_program_new(mlxcel_context*, mlxcel_array* const* statics, size_t count);
 MLXCEL_EXPORT int32_t
 mlxcel_program_add_state(mlxcel_program*, int32_t dtype, const int64_t* shape, size_t rank);

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <sstream>
 
 #include "interpret.h"
@@ -72,9 +71,6 @@ mx::Shape shape_of(const int64_t* shape, size_t rank) {
 // What comes from the host lies in managed memory, whose pages move to a GPU when a kernel first wants them: an embedding
 // of which every step wants other rows took 20 ms of a prompt. What a kernel writes lies on the GPU from then on.
 void settle(mlxcel_array& a, const Builder& b) {
-  // Arrays are shared between programs, each with a thread of its own.
-  static std::mutex one_at_a_time;
-  std::lock_guard guard(one_at_a_time);
   // MLX keeps numbers by themselves in memory that both sides see.
   if (b.on_cpu() || a.settled || a.value.nbytes() <= 8) return;
   auto type = a.value.dtype();

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_ir::DType;
 
@@ -110,6 +110,9 @@ impl Context {
 
 impl Program {
     pub(crate) fn new(api: &Arc<Api>, context: &Context, statics: &[&Array]) -> Result<Self, Failed> {
+        /// The shim moves arrays to the device, and programs on other threads may have the same ones.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let raws: Vec<Raw> = statics.iter().map(|a| a.raw).collect();
         // SAFETY: the context and the arrays are alive; the program keeps references of its own to the arrays.
         Program::made(unsafe { (api.program_new)(context.raw, raws.as_ptr(), raws.len()) }, api)

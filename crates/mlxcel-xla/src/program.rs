@@ -9,7 +9,7 @@ use mlxcel_engine::{EngineError, Feeds, Program, Ticket, WeightSource, load_piec
 use mlxcel_ir::passes::Folded;
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, Op, ScatterMode, Type};
 
-use crate::emit::{Argument, Module, emit, sizes};
+use crate::emit::{Argument, EmitOptions, Module, emit, sizes};
 use crate::engine::{XlaOptions, module};
 use crate::error::XlaError;
 use crate::executor::{Buffer, Executable, Executor};
@@ -203,7 +203,9 @@ impl XlaProgram {
             let state = b.state(name, ty.dtype, shape);
             b.update(name, state.scatter(to_in, state.gather(from_in, 0), ScatterMode::Set));
         }
-        let module = emit(&b.finish()?, self.executor.emit_options())?;
+        // All are in range. IREE's compiler for GPUs fails where a state that is written is read for a guard, too.
+        let options = EmitOptions { guarded_indices: false, ..self.executor.emit_options() };
+        let module = emit(&b.finish()?, options)?;
         let executable = self.executor.compile("a copy of state entries", &module.text)?;
         let index = |v: &[i32]| {
             self.executor.upload(DType::I32, &[n], Bytes::copied(&[HostTensor::new(&[n], v).bytes()]))
@@ -390,12 +392,13 @@ impl Program for XlaProgram {
         }
         let (mut to, mut from): (Vec<i32>, Vec<i32>) =
             origin.iter().map(|(to, from)| (*to as i32, *from as i32)).unzip();
-        if to.is_empty() {
+        let (Some(last_to), Some(last_from)) = (to.last().copied(), from.last().copied()) else {
             return Ok(());
-        }
+        };
+        // Few modules serve all numbers of copies: the last one is made again and again.
         let size = to.len().next_power_of_two();
-        to.resize(size, -1);
-        from.resize(size, 0);
+        to.resize(size, last_to);
+        from.resize(size, last_from);
         self.copy_entries(axis, &from, &to)
     }
 
