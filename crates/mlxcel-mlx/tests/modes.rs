@@ -284,5 +284,5 @@ fn a_shim_for_another_version_is_refused() {
     assert!(error.to_string().contains("cargo xtask shim mlx"), "{error}");
     let older = library(folder.path(), "libolder.so", &imitation(1, "0.32.4"), &[]);
     let error = refused(Home { shim: older, ..home() }, None);
-    assert!(matches!(error, MlxError::Abi { found: 1, wanted: 2, .. }), "{error}");
+    assert!(matches!(error, MlxError::Abi { found: 1, wanted: 3, .. }), "{error}");
 }
