@@ -14,6 +14,9 @@ const ALIGNMENT: usize = 64;
 /// Bytes from which on a buffer is worth large pages: they are touched as a whole, and a few of them are little then.
 const LARGE: usize = 8 << 20;
 
+/// The same for what is used again and again.
+const REUSED_LARGE: usize = 1 << 20;
+
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {
     block: Arc<Block>,
@@ -70,6 +73,14 @@ impl Buffer {
         }
         let start = block.first();
         Ok(Buffer { block, start, len })
+    }
+
+    /// Memory that one op after the other uses: in large pages if it fills the better part of one.
+    pub(crate) fn reused(len: usize, what: &str) -> Result<Self, EngineError> {
+        Self::zeroed(
+            if len < REUSED_LARGE { len.next_power_of_two() } else { len.max(LARGE).next_power_of_two() },
+            what,
+        )
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -160,7 +171,7 @@ impl Pool {
             Some(i) => kept.swap_remove(i),
             None => {
                 kept.pop();
-                Buffer::zeroed(len.next_power_of_two(), "scratch memory")?
+                Buffer::reused(len, "scratch memory")?
             }
         };
         Ok(Scratch { pool: self, buffer: Some(buffer) })

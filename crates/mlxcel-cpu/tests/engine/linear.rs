@@ -79,7 +79,7 @@ pub fn formats() -> Vec<QuantFormat> {
 }
 
 /// `x · wᵀ + bias` in `f64` of the decoded weight.
-fn exact(x: &HostTensor, w: &WeightTensor, bias: Option<&HostTensor>) -> HostTensor {
+pub fn exact(x: &HostTensor, w: &WeightTensor, bias: Option<&HostTensor>) -> HostTensor {
     let (x, k) = (x.to_f64(), w.shape[1]);
     let (w, n) = (w.to_f32(), w.shape[0]);
     let bias = bias.map(|b| b.to_f64());

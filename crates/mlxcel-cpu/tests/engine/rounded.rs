@@ -3,7 +3,7 @@
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::weights::WeightTensor;
 use mlxcel_engine::{Engine, Feeds, Program};
-use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, shape};
+use mlxcel_ir::{Bindings, Builder, DType, GgufFormat, Graph, HostTensor, QuantFormat, shape};
 
 use crate::linear;
 use crate::support::{Random, Weights, step};
@@ -11,10 +11,10 @@ use crate::support::{Random, Weights, step};
 const K: usize = 768;
 const N: usize = 72;
 
-fn graph(dtype: DType) -> Graph {
+fn graph(w: &WeightTensor) -> Graph {
     let b = Builder::new();
-    let x = b.input("x", DType::F32, shape!["tokens", K]);
-    let w = b.weight("w", dtype, &[N, K]);
+    let x = b.input("x", DType::F32, shape!["tokens", w.shape[1]]);
+    let w = b.weight("w", w.dtype, &w.shape);
     b.output("y", x.linear(w, None));
     b.finish().unwrap()
 }
@@ -23,19 +23,19 @@ fn compiled(products: Products, level: SimdLevel, w: &WeightTensor) -> Box<dyn P
     let options = CpuOptions { threads: Some(2), level: Some(level), products };
     let mut weights = Weights::default();
     weights.add("w", w.clone());
-    CpuEngine::new(options).unwrap().compile(&graph(w.dtype), &weights, &Bindings::new()).unwrap()
+    CpuEngine::new(options).unwrap().compile(&graph(w), &weights, &Bindings::new()).unwrap()
 }
 
 /// Rows of `x` as the tokens of one step; `ends` says which of them are the last known of their sequence.
 fn products(program: &mut dyn Program, rows: &[Vec<f32>], ends: &[bool]) -> Vec<Vec<f32>> {
     let mut feeds = Feeds::new();
-    feeds.insert("x", HostTensor::new(&[rows.len(), K], &rows.concat()));
+    feeds.insert("x", HostTensor::new(&[rows.len(), rows[0].len()], &rows.concat()));
     let positions: Vec<i32> = (0..rows.len() as i32).collect();
     let known: Vec<i32> = positions.iter().zip(ends).map(|(p, end)| p + if *end { 1 } else { 5 }).collect();
     feeds.insert("positions", HostTensor::new(&[rows.len()], &positions));
     feeds.insert("known_lens", HostTensor::new(&[rows.len()], &known));
     let y = step(program, &feeds, &["y"]).remove(0).to_vec::<f32>().unwrap();
-    y.chunks(N).map(<[f32]>::to_vec).collect()
+    y.chunks(y.len() / rows.len()).map(<[f32]>::to_vec).collect()
 }
 
 /// A weight of every format that rounding knows, and of one that it does not.
@@ -48,8 +48,12 @@ fn weights() -> Vec<WeightTensor> {
 }
 
 fn rows(count: usize) -> Vec<Vec<f32>> {
+    rows_of(count, K)
+}
+
+fn rows_of(count: usize, width: usize) -> Vec<Vec<f32>> {
     let mut random = Random(11);
-    (0..count).map(|_| (0..K).map(|_| random.number() as f32).collect()).collect()
+    (0..count).map(|_| (0..width).map(|_| random.number() as f32).collect()).collect()
 }
 
 /// In tiles every packed weight meets rounded tokens, elsewhere where bytes are multiplied the quantised ones do.
@@ -99,6 +103,29 @@ fn a_token_is_computed_alike_in_any_company() {
                 let few = products(&mut *program, &rows[part.clone()], &ends[part]);
                 assert_eq!(few[0], together[t], "{level}, {}, token {t} of {company}", w.dtype);
             }
+        }
+    }
+}
+
+/// Deeper than sums stay in tiles, with more rows than a block has and more tokens than pass at a time.
+#[test]
+fn long_prompts_and_deep_rows_are_what_the_decoded_weights_give() {
+    let (depth, width) = (4352, 1000);
+    let rows = rows_of(1060, depth);
+    let mut random = Random(17);
+    let formats = [GgufFormat::Q8_0, GgufFormat::Q4K].map(QuantFormat::Gguf);
+    let mut weights: Vec<_> = formats.map(|f| linear::packed(&mut random, f, width, depth)).into();
+    weights.push(random.weight(DType::BF16, &[width, depth]));
+    let level = SimdLevel::available().pop().unwrap();
+    for (w, one_in) in weights.iter().flat_map(|w| [(w, 1060), (w, 50)]) {
+        let ends: Vec<bool> = (1..=rows.len()).map(|t| t % one_in == 0).collect();
+        let found = products(&mut *compiled(Products::Fast, level, w), &rows, &ends);
+        for t in (0..rows.len()).step_by(151).chain([49, 1023, 1024, 1059]) {
+            let x = HostTensor::new(&[1, depth], &rows[t]);
+            let truth = linear::exact(&x, w, None).to_vec::<f32>().unwrap();
+            let bound = if ends[t] { 2e-4 } else { 2e-2 };
+            let far = distance(&found[t], &truth);
+            assert!(far < bound, "{}, {one_in}, token {t}: {far}", w.dtype);
         }
     }
 }

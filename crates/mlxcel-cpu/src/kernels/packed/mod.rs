@@ -43,7 +43,7 @@ use self::dots::Product;
 use self::format::{BLOCK, Format, ROWS};
 use self::pack::Loose;
 use self::part::{Part, Task, simply};
-use self::tiled::{Halves, STEP};
+use self::tiled::STEP;
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
 use crate::memory::Buffer;
@@ -53,6 +53,8 @@ use crate::weight::Rows;
 
 /// Bytes of weights that make a task worth a thread.
 const TASK_MIN: usize = 16 * 1024;
+/// Exact tokens at most that are multiplied panel by panel beside the others, and not all together after them.
+const BESIDE: usize = 2 * dots::TOKENS;
 /// Bytes that are packed before the memory of their source is given back, so that a large weight is not there twice.
 const PACKED_AT_ONCE: usize = 16 << 20;
 
@@ -136,8 +138,12 @@ impl Packed {
         assert!(first.is_multiple_of(ROWS) && panels.end <= self.panels, "rows of the weight");
         let job = Job { packed: self, ctx, x: panel, panels: panels.clone(), sink };
         let Some(exact) = panel.exact.as_ref().filter(|_| self.rounds(ctx.level)) else { return job.exact() };
-        // Every token first, since the exact ones are few; they are put again.
-        job.rounded()?;
+        // Every token first, since the exact ones are fewer; they are put again.
+        match &self.numbers {
+            Numbers::Codes(format) if !ctx.level.has_tiles() => job.in_bytes(format, 1)?,
+            Numbers::Codes(_) if exact.iter().map(Range::len).sum::<usize>() > BESIDE => job.mixed(&[])?,
+            _ => return job.mixed(exact),
+        }
         for run in exact {
             let (x, sink) = (panel.part(run.clone()), sink.from(run.start));
             Job { packed: self, ctx, x: &x, panels: panels.clone(), sink: &sink }.exact()?;
@@ -199,19 +205,16 @@ impl Job<'_> {
 
     fn exact(&self) -> Result<(), EngineError> {
         match &self.packed.numbers {
-            Numbers::Halves => self.in_tiles(if self.x.is_bf16 { Halves::One } else { Halves::Two }),
-            Numbers::Codes(format) => {
-                let is_narrow = self.x.is_bf16 || self.ctx.products == Products::Fast;
-                self.in_bytes(format, if is_narrow { 2 } else { 3 })
-            }
+            Numbers::Halves if self.x.is_bf16 => self.in_tiles((self.x.tokens, &[]), None),
+            Numbers::Halves => self.in_tiles((0, &(0..self.x.tokens).collect::<Vec<_>>()), None),
+            Numbers::Codes(format) => self.in_bytes(format, self.bytes()),
         }
     }
 
-    fn rounded(&self) -> Result<(), EngineError> {
-        match &self.packed.numbers {
-            Numbers::Codes(format) if !self.ctx.level.has_tiles() => self.in_bytes(format, 1),
-            _ => self.in_tiles(Halves::One),
-        }
+    /// Bytes of an activation that is not rounded.
+    fn bytes(&self) -> usize {
+        let is_narrow = self.x.is_bf16 || self.ctx.products == Products::Fast;
+        if is_narrow { 2 } else { 3 }
     }
 
     /// With so many bytes for an activation.

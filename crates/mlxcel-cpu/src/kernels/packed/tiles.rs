@@ -3,8 +3,7 @@
 //! Algorithm: a tile of sixteen tokens is multiplied with a tile of sixteen rows, 32 elements at a time, summed in
 //! `f32` inside the tile. Two tiles of either side are at hand, so four products share four loads. The two tiles of
 //! tokens are neighbours, or the two halves of `f32` activations: the nearest `bf16` and the nearest one of what is
-//! left, summed apart and added at the end. Rows are visited in stretches of [`STRETCH`] elements that stay in the
-//! first-level cache while all tokens pass; sums wait in memory meanwhile.
+//! left, summed apart and added at the end. How far sums stay in their tiles is the caller's choice.
 //!
 //! Layout: a tile of tokens is `[16][32]`; a tile of rows `[16 pairs of elements][16 rows][2]`, as the instruction
 //! wants it.
@@ -30,12 +29,10 @@ use crate::view::Shared;
 pub(super) const TOKENS: usize = 16;
 /// Elements of a tile along `k`.
 pub(super) const STEP: usize = 32;
-/// Elements of `k` between two visits to memory.
-pub(super) const STRETCH: usize = 256;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
-/// Sums of a tile.
-const SUMS: usize = TOKENS * ROWS;
+/// Sums of two tiles of tokens with two panels.
+pub(super) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
 
 /// The shapes of the tile registers.
 #[repr(C, align(64))]
@@ -90,11 +87,14 @@ impl Drop for Registers {
     }
 }
 
-/// Activations in tiles: `[stretch][tile of tokens][step][16][32]`, padded with zeros to whole pairs of tiles.
+/// Activations in tiles: `[pair of tiles][step][2][16][32]`, padded with zeros to whole pairs. First come tokens in one
+/// half, sixteen to a tile, then others in two, sixteen to a pair of tiles of which the second holds what is left.
 pub(super) struct Tokens<'a> {
     base: *const u16,
-    /// Tiles of tokens, a multiple of two. With halves, every other one holds what is left.
+    /// Tiles of tokens, a multiple of two.
     pub(super) tiles: usize,
+    /// Those of tokens in one half.
+    pub(super) rounded: usize,
     /// Elements of `k`, whole steps.
     pub(super) depth: usize,
     _memory: Scratch<'a>,
@@ -104,49 +104,42 @@ pub(super) struct Tokens<'a> {
 unsafe impl Sync for Tokens<'_> {}
 
 impl<'a> Tokens<'a> {
-    /// From rows of `f32`; in two halves unless they are `bf16` numbers anyway.
+    /// From rows of `f32`: the first `rounded` tokens in one half, and those that `exact` numbers in two.
     ///
     /// # Safety
     /// The machine must have AVX-512 with `bf16`, and `row` give `cols` readable numbers for every token.
     pub(super) unsafe fn new(
         ctx: &'a Context,
-        [tokens, cols]: [usize; 2],
-        halves: Halves,
+        cols: usize,
+        (rounded, exact): (usize, &[usize]),
         row: impl Fn(usize) -> *const f32 + Sync,
     ) -> Result<Self, EngineError> {
         let depth = cols.next_multiple_of(STEP);
-        let tiles = match halves {
-            Halves::One => tokens.div_ceil(TOKENS).next_multiple_of(2),
-            Halves::Two => 2 * tokens.div_ceil(TOKENS),
-        };
-        let bytes = tiles * TOKENS * depth * 2;
-        let mut memory = ctx.pool.take(bytes)?;
+        let first = rounded.div_ceil(TOKENS).next_multiple_of(2);
+        let tiles = first + 2 * exact.len().div_ceil(TOKENS);
+        let mut memory = ctx.pool.take(tiles * TOKENS * depth * 2)?;
         let base: *mut u16 = memory.buffer().ptr().cast();
         let to = Shared(base);
         let per_task = ctx.threads.lines_per_task(tiles * TOKENS, depth).next_multiple_of(TOKENS);
         ctx.threads.each((tiles * TOKENS).div_ceil(per_task), |task| {
             for line in task * per_task..((task + 1) * per_task).min(tiles * TOKENS) {
                 let (tile, slot) = (line / TOKENS, line % TOKENS);
-                let (token, half) = match halves {
-                    Halves::One => (line, 0),
-                    Halves::Two => (tile / 2 * TOKENS + slot, tile % 2),
+                let (token, half) = if tile < first {
+                    ((line < rounded).then_some(line), 0)
+                } else {
+                    (exact.get((tile - first) / 2 * TOKENS + slot).copied(), tile % 2)
                 };
-                let x = if token < tokens { (row(token), cols) } else { (std::ptr::null(), 0) };
-                for start in (0..depth).step_by(STRETCH) {
-                    // SAFETY: a stretch of a tile's line lies within the memory and is written by one task; the row
-                    // has the elements.
-                    unsafe {
-                        let to = to.at(place(tiles, depth, tile, start / STEP) + slot * STEP);
-                        convert(x, (start, STRETCH.min(depth - start)), half, to);
-                    }
-                }
+                let x = token.map_or((std::ptr::null(), 0), |token| (row(token), cols));
+                // SAFETY: a line of a tile lies within the memory and is written by one task; the row has the elements.
+                unsafe { convert(x, depth, half, to.at(place(depth, tile) + slot * STEP)) };
             }
         });
-        Ok(Tokens { base, tiles, depth, _memory: memory })
+        Ok(Tokens { base, tiles, rounded: first, depth, _memory: memory })
     }
 
-    fn tile(&self, tile: usize, step: usize) -> *const u16 {
-        self.base.wrapping_add(place(self.tiles, self.depth, tile, step))
+    /// The pair of tiles from `tile` on, from element `start` of `k` on.
+    pub(super) fn pair(&self, tile: usize, start: usize) -> *const u16 {
+        self.base.wrapping_add(place(self.depth, tile) + start / STEP * 2 * TILE)
     }
 }
 
@@ -157,26 +150,24 @@ pub(super) enum Halves {
     Two,
 }
 
-/// Where the tile at a step of `k` begins, in elements: stretches outside, so that a stretch of a tile is one run.
-fn place(tiles: usize, depth: usize, tile: usize, step: usize) -> usize {
-    let stretch = step * STEP / STRETCH * STRETCH;
-    let steps = STRETCH.min(depth - stretch) / STEP;
-    stretch * TOKENS * tiles + (tile * steps + step % (STRETCH / STEP)) * TILE
+/// Where a tile begins, in elements; its next step is two tiles further on.
+fn place(depth: usize, tile: usize) -> usize {
+    tile / 2 * 2 * TOKENS * depth + tile % 2 * TILE
 }
 
-/// A stretch of one line of a tile: `len` numbers from `start` on, and zeros behind the end of the row. The second half
-/// is what the first left.
+/// One line of a tile at all steps of `depth` elements: the numbers of the row, and zeros behind its end. The second
+/// half is what the first left.
 ///
 /// # Safety
-/// The row must have its numbers, and the line of every step of the stretch be writable, tile after tile from `to` on.
+/// The row must have its numbers, and the line of every step be writable, two tiles further on each time from `to` on.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn convert((x, cols): (*const f32, usize), (start, len): (usize, usize), half: usize, to: *mut u16) {
-    for at in (0..len).step_by(16) {
-        let count = cols.saturating_sub(start + at).min(16);
+unsafe fn convert((x, cols): (*const f32, usize), depth: usize, half: usize, to: *mut u16) {
+    for at in (0..depth).step_by(16) {
+        let count = cols.saturating_sub(at).min(16);
         let mask = ((1u32 << count) - 1) as __mmask16;
         // SAFETY: masked-out lanes are not read; every step has a line of 32 places.
         unsafe {
-            let v = _mm512_maskz_loadu_ps(mask, x.wrapping_add(start + at));
+            let v = _mm512_maskz_loadu_ps(mask, x.wrapping_add(at));
             let first: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(v));
             let bits = if half == 0 {
                 first
@@ -184,70 +175,81 @@ unsafe fn convert((x, cols): (*const f32, usize), (start, len): (usize, usize), 
                 let widened = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(first)));
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(v, widened)))
             };
-            _mm256_storeu_si256(to.add(at / STEP * TILE + at % STEP).cast(), bits);
+            _mm256_storeu_si256(to.add(at / STEP * 2 * TILE + at % STEP).cast(), bits);
         }
     }
 }
 
-/// Two panels of rows with some tiles of tokens: `sums [tiles][2][16][16]` are set, or added to if `k` is not at its start.
+/// Memory that is read soon: where it begins, and how many lines of it are asked for at every step.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) at: *const u8,
+    pub(super) lines: usize,
+}
+
+impl Ahead {
+    pub(super) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0 };
+
+    #[inline(always)]
+    fn fetch(&mut self) {
+        for _ in 0..self.lines {
+            // SAFETY: asking for an address is no access.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
+            self.at = self.at.wrapping_add(64);
+        }
+    }
+}
+
+/// Two panels of rows with a pair of tiles of tokens: `sums [2][2][16][16]` are set if they are `fresh`, else added to.
 ///
 /// # Safety
-/// The registers must be configured on this thread; `rows` must point to `len` elements of two panels in tiles, a
-/// whole number of steps within one stretch from `start` on; `sums` must have room for all tiles.
+/// The registers must be configured on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and
+/// `sums` have room.
 pub(super) unsafe fn multiply(
     _: &Registers,
-    (x, tiles): (&Tokens<'_>, Range<usize>),
-    rows: [*const u16; 2],
-    (start, len): (usize, usize),
-    sums: *mut f32,
+    (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
+    (sums, fresh): (*mut f32, bool),
+    mut ahead: [Ahead; 2],
 ) {
-    for tile in tiles.clone().step_by(2) {
-        // Plain variables, since arrays of them would stay in memory.
-        let (mut a0, mut a1) = (x.tile(tile, start / STEP), x.tile(tile + 1, start / STEP));
-        let [mut b0, mut b1] = rows;
-        // SAFETY: as the caller promises.
-        unsafe {
-            let c = sums.add((tile - tiles.start) * 2 * SUMS);
-            if start == 0 {
-                asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
-                    options(nostack, nomem)
-                );
-            } else {
-                asm!(
-                    "tileloadd tmm0, [{c} + {s}]",
-                    "tileloadd tmm1, [{c} + {s} + 1024]",
-                    "tileloadd tmm2, [{c} + {s} + 2048]",
-                    "tileloadd tmm3, [{c} + {s} + 3072]",
-                    c = in(reg) c, s = in(reg) 64usize, options(nostack, readonly),
-                );
-            }
-            for _ in 0..len / STEP {
-                asm!(
-                    "tileloadd tmm4, [{a0} + {s}]",
-                    "tileloadd tmm6, [{b0} + {s}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{b1} + {s}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{a1} + {s}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1,
-                    s = in(reg) 64usize, options(nostack, readonly),
-                );
-                (a0, a1, b0, b1) = (a0.add(TILE), a1.add(TILE), b0.add(TILE), b1.add(TILE));
-            }
+    // Plain variables, since arrays of them would stay in memory.
+    let (mut a, [mut b0, mut b1]) = (tokens, rows);
+    // SAFETY: as the caller promises.
+    unsafe {
+        if fresh {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        } else {
             asm!(
-                "tilestored [{c} + {s}], tmm0",
-                "tilestored [{c} + {s} + 1024], tmm1",
-                "tilestored [{c} + {s} + 2048], tmm2",
-                "tilestored [{c} + {s} + 3072], tmm3",
-                c = in(reg) c, s = in(reg) 64usize, options(nostack),
+                "tileloadd tmm0, [{c} + {s}]",
+                "tileloadd tmm1, [{c} + {s} + 1024]",
+                "tileloadd tmm2, [{c} + {s} + 2048]",
+                "tileloadd tmm3, [{c} + {s} + 3072]",
+                c = in(reg) sums, s = in(reg) 64usize, options(nostack, readonly),
             );
         }
+        for _ in 0..steps {
+            asm!(
+                "tileloadd tmm4, [{a} + {s}]",
+                "tileloadd tmm6, [{b0} + {s}]",
+                "tileloadd tmm7, [{b1} + {s}]",
+                "tileloadd tmm5, [{a} + {s} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                a = in(reg) a, b0 = in(reg) b0, b1 = in(reg) b1,
+                s = in(reg) 64usize, options(nostack, readonly),
+            );
+            (a, b0, b1) = (a.add(2 * TILE), b0.add(TILE), b1.add(TILE));
+            ahead[0].fetch();
+            ahead[1].fetch();
+        }
+        asm!(
+            "tilestored [{c} + {s}], tmm0",
+            "tilestored [{c} + {s} + 1024], tmm1",
+            "tilestored [{c} + {s} + 2048], tmm2",
+            "tilestored [{c} + {s} + 3072], tmm3",
+            c = in(reg) sums, s = in(reg) 64usize, options(nostack),
+        );
     }
 }
 
@@ -320,9 +322,4 @@ impl Lines<'_> {
             Halves::Two => _mm512_add_ps(line(2 * tile), line(2 * tile + 1)),
         }
     }
-}
-
-/// Numbers of sums for so many tiles of tokens and two panels.
-pub(super) fn sums_len(tiles: usize) -> usize {
-    tiles * 2 * SUMS
 }

@@ -1,5 +1,7 @@
 //! Where there are no tiles: no level says that there are, so nobody comes here.
 
+use std::ops::Range;
+
 use mlxcel_engine::EngineError;
 
 use super::Job;
@@ -9,15 +11,15 @@ use super::format::Format;
 /// Elements of `k` that a row of `bf16` numbers is padded to.
 pub(super) const STEP: usize = 32;
 
-/// How many `bf16` numbers stand for an activation.
-#[derive(Clone, Copy)]
-pub(super) enum Halves {
-    One,
-    Two,
-}
+/// Tokens that are multiplied beside those in tiles.
+pub(super) enum Few {}
 
 impl Job<'_> {
-    pub(super) fn in_tiles(&self, _: Halves) -> Result<(), EngineError> {
+    pub(super) fn mixed(&self, _: &[Range<usize>]) -> Result<(), EngineError> {
+        unreachable!("no level has tiles")
+    }
+
+    pub(super) fn in_tiles(&self, _: (usize, &[usize]), _: Option<&Few>) -> Result<(), EngineError> {
         unreachable!("no level has tiles")
     }
 
