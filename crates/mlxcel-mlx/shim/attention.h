@@ -235,7 +235,7 @@ inline Ragged ragged(const Builder& b, const RaggedInputs& in, int block, int wi
   }
   if (!ordered) out.order = b.of(back);
   out.slots = Builder::inside_of(in.slots, INT32_MAX);
-  bool in_row = in.slots[0] >= 0;
+  bool in_row = !in.slots.empty() && in.slots[0] >= 0;
   for (size_t i = 0; i < in.slots.size(); i++) in_row = in_row && in.slots[i] == in.slots[0] + static_cast<int>(i);
   if (in_row) out.slots_run = in.slots[0];
   std::vector<int> strays;
