@@ -45,7 +45,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// What processors are busy with for long enough.
+    /// What processors are busy with for long enough, and what engines take whose steps of more would need too much memory.
     pub const STEP_TOKENS: usize = 512;
     /// Products with fewer rows leave a large GPU half idle.
     pub const GPU_STEP_TOKENS: usize = 2048;

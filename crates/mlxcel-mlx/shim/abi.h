@@ -60,6 +60,8 @@ MLXCEL_EXPORT int32_t
 mlxcel_program_add_state(mlxcel_program*, int32_t dtype, const int64_t* shape, size_t rank);
 MLXCEL_EXPORT int32_t
 mlxcel_program_copy_state(mlxcel_program*, size_t state, const int64_t* pairs, size_t count);
+// Whether its states were lost in a step or a copy that failed.
+MLXCEL_EXPORT int32_t mlxcel_program_is_broken(const mlxcel_program*);
 MLXCEL_EXPORT void mlxcel_program_free(mlxcel_program*);
 
 // One step of a program, encoded as code.h says; labels are separated by zeros.

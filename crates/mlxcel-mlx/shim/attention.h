@@ -161,7 +161,8 @@ struct Ragged {
   // Puts the tokens of all parts, end to end, back into the order of the step.
   std::optional<array> order;
   Inside slots;
-  // Slots in a row: the first.
+  // The largest slot, and the first if they are in a row.
+  int last_slot = 0;
   std::optional<int> slots_run;
   // Tokens of no sequence see nothing, and give zeros.
   std::optional<array> strays;
@@ -235,8 +236,11 @@ inline Ragged ragged(const Builder& b, const RaggedInputs& in, int block, int wi
   }
   if (!ordered) out.order = b.of(back);
   out.slots = Builder::inside_of(in.slots, INT32_MAX);
-  bool in_row = !in.slots.empty() && in.slots[0] >= 0;
-  for (size_t i = 0; i < in.slots.size(); i++) in_row = in_row && in.slots[i] == in.slots[0] + static_cast<int>(i);
+  bool in_row = in.slots[0] >= 0;
+  for (size_t i = 0; i < in.slots.size(); i++) {
+    in_row = in_row && in.slots[i] == int64_t(in.slots[0]) + int64_t(i);
+    out.last_slot = std::max(out.last_slot, in.slots[i]);
+  }
   if (in_row) out.slots_run = in.slots[0];
   std::vector<int> strays;
   for (int id : in.sequences) strays.push_back(id < 0);
@@ -293,7 +297,7 @@ inline const array& rows_of(Builder& b, const array& cache, const Part& p) {
 inline array keys_of(Builder& b, const array& cache, const Part& p) {
   int block = cache.shape(1), heads = cache.shape(2), dim = cache.shape(3), all = p.pages * block;
   // In the order in which attention wants them, or it would copy them once more.
-  if (!p.run && !b.on_cpu() && int64_t(cache.shape(0)) * block * heads <= INT32_MAX)
+  if (!p.run && int64_t(cache.shape(0)) * block * heads <= INT32_MAX)
     return b.take_wide(b.reshape(cache, {cache.shape(0) * block * heads, dim}), rows_of(b, cache, p));
   auto pages = p.run ? b.rows(cache, *p.run, *p.run + p.pages) : b.take(cache, p.table, 0);
   auto keys = b.reshape(pages, {p.batch, all, cache.shape(2), cache.shape(3)});
@@ -336,14 +340,19 @@ inline Arrays paged_attention(Builder& b, const Arrays& x, Words& a) {
   Arrays news(x.begin() + 1, x.begin() + 2 + v), caches(x.begin() + 2 + v, x.begin() + 3 + 2 * v);
   Arrays where(x.begin() + 3 + 2 * v, x.begin() + 7 + 2 * v);
   Scores spec{scale, softcap, has_sinks ? std::optional(x.back()) : std::nullopt};
+  if (x[0].shape(0) == 0) {
+    caches.insert(caches.begin(), mx::zeros({0, x[0].shape(1), v ? caches[1].shape(3) : value_dim}, x[0].dtype(), b.s));
+    return caches;
+  }
   auto& step = sequences_of(b, where, caches[0].shape(1), window, layout);
   for (size_t i = 0; i < caches.size(); i++) {
     auto shape = caches[i].shape();
     auto flat = b.reshape(caches[i], {shape[0] * shape[1], shape[2], shape[3]});
     auto rows = b.cast(news[i], flat.dtype());
-    // Where slots are beyond the cache, rows are left out one by one.
-    bool in_row = step.slots_run && int64_t(*step.slots_run) + rows.shape(0) <= flat.shape(0);
-    flat = in_row ? b.put_run(flat, *step.slots_run, rows) : b.put_rows(flat, where[2], rows, step.slots);
+    bool beyond = step.last_slot >= flat.shape(0);
+    flat = step.slots_run && !beyond
+        ? b.put_run(flat, *step.slots_run, rows)
+        : b.put_rows(flat, where[2], rows, beyond ? Inside::unknown : step.slots);
     caches[i] = b.reshape(flat, shape);
   }
   auto values = v ? std::optional(caches[1]) : std::nullopt;

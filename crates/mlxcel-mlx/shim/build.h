@@ -28,6 +28,9 @@ class Builder {
   explicit Builder(mx::Stream stream)
       : s(stream), doubles(stream.device == mx::Device::cpu ? stream : mx::new_stream(mx::Device::cpu)) {}
 
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
   bool on_cpu() const { return s.device == mx::Device::cpu; }
 
   // ---- small expressions ----
@@ -129,6 +132,13 @@ class Builder {
     static std::atomic<uintptr_t> next{uintptr_t(1) << 48};
     return next++;
   }
+  // MLX asks when it traces, and for all devices at once. On the processor fusing would call a C++ compiler for each kernel,
+  // for seconds each.
+  void choose_fusing() const {
+    mx::set_compile_mode(on_cpu() ? mx::CompileMode::no_fuse : mx::CompileMode::enabled);
+  }
+
+  // Fused activations by kind and number of operands. They know this builder by its place.
   std::map<std::pair<int, size_t>, std::function<Arrays(const Arrays&)>> activations;
 
   // Values that depend on a step's inputs alone and are asked for by every layer.

@@ -183,6 +183,7 @@ inline array activation(Builder& b, const Arrays& x, int kind) {
   if (b.on_cpu() || b.tracing) return ops(x)[0];
   auto& fused = b.activations[{kind, x.size()}];
   if (!fused) fused = mx::detail::compile(ops, Builder::compile_id(), true);
+  b.choose_fusing();
   return fused(x)[0];
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #endif
 
+#include "abi.h"
 #include "elementwise.h"
 #include "group.h"
 #include "recurrent.h"
@@ -58,11 +59,15 @@ struct StepError : std::runtime_error {
 
 class Interpreter {
  public:
-  // `begin` is called before anything of a step runs while the rest is still built; without it nothing does.
+  // `begin` is called before anything runs that uses up a state, while the rest of the step is still built; without it
+  // nothing does.
   Interpreter(Builder& b, Code& code, std::function<void()> begin = {}) : b_(b), code_(code), begin_(std::move(begin)) {}
 
   Arrays run(Block& block, Arrays arguments) {
-    if (block.compiled && !b_.tracing) return block.compiled(arguments);
+    if (block.compiled && !b_.tracing) {
+      b_.choose_fusing();
+      return block.compiled(arguments);
+    }
     if (arguments.size() != block.arguments.size()) throw std::invalid_argument("the block has other arguments");
     std::vector<std::optional<array>> regs(block.registers);
     for (size_t i = 0; i < arguments.size(); i++) regs[block.arguments[i]] = std::move(arguments[i]);
@@ -83,7 +88,7 @@ class Interpreter {
       auto results = apply(i, x);
       x.clear();
       if (b_.on_cpu() && i.tag != Tag::broadcast) check_room(results);
-      if (code_.mode == 1) mx::eval(results);
+      if (code_.mode == MLXCEL_EAGER) mx::eval(results);
       if (begin_ && i.tag == Tag::paged_attention) {
         begin_();
         mx::async_eval(results);

@@ -71,8 +71,8 @@ mx::Shape shape_of(const int64_t* shape, size_t rank) {
 // What comes from the host lies in managed memory, whose pages move to a GPU when a kernel first wants them: an embedding
 // of which every step wants other rows took 20 ms of a prompt. What a kernel writes lies on the GPU from then on.
 void settle(mlxcel_array& a, const Builder& b) {
-  // MLX keeps numbers by themselves in memory that both sides see.
-  if (b.on_cpu() || a.settled || a.value.nbytes() <= 8) return;
+  // Metal has one memory, and MLX keeps numbers by themselves in memory that both sides see.
+  if (b.on_cpu() || !mx::cu::is_available() || a.settled || a.value.nbytes() <= 8) return;
   auto type = a.value.dtype();
   mx::Dtype bits[] = {mx::uint8, mx::uint16, mx::uint32, mx::uint64};
   auto same = bits[std::countr_zero(mx::size_of(type))];
@@ -80,7 +80,12 @@ void settle(mlxcel_array& a, const Builder& b) {
   copied.eval();
   a.value = copied;
   a.settled = true;
+  // What the host wrote would be kept for a later array of its size.
   mx::clear_cache();
+}
+
+void check_whole(const mlxcel_program& p) {
+  if (!p.broken.empty()) throw std::runtime_error("the states were lost when a step failed: " + p.broken);
 }
 
 Arrays arguments(const mlxcel_program& p, mlxcel_array* const* inputs, size_t count) {
@@ -180,8 +185,6 @@ mlxcel_context* mlxcel_context_new(int32_t kind) {
 #else
     if (!std::getenv("MLX_ENABLE_TF32")) _putenv_s("MLX_ENABLE_TF32", "0");
 #endif
-    // On the processor fusing would call a C++ compiler for each kernel, for seconds each.
-    if (d == mx::Device::cpu) mx::set_compile_mode(mx::CompileMode::no_fuse);
     return new mlxcel_context{Builder(mx::new_stream(d))};
   });
 }
@@ -254,21 +257,23 @@ int32_t mlxcel_program_add_state(mlxcel_program* p, int32_t dtype, const int64_t
 }
 
 int32_t mlxcel_program_copy_state(mlxcel_program* p, size_t state, const int64_t* pairs, size_t count) {
-  return guarded<int32_t>(1, [&] {
+  int32_t failed = guarded<int32_t>(1, [&] {
+    check_whole(*p);
     auto& b = p->context->builder;
     for (size_t i = 0; i < count; i++) {
       int from = static_cast<int>(pairs[2 * i]), to = static_cast<int>(pairs[2 * i + 1]);
       auto now = std::move(p->states.at(state));
-      auto row = mx::copy(b.rows(now, from, from + 1), b.s);
-      mx::Shape start(now.ndim(), 0), stop = now.shape();
-      start[0] = to;
-      stop[0] = to + 1;
-      p->states[state] = mx::slice_update(now, row, start, stop, b.s);
+      p->states[state] = b.put_run(now, to, mx::copy(b.rows(now, from, from + 1), b.s));
     }
     mx::async_eval({p->states.at(state)});
     return 0;
   });
+  // The state was taken out before.
+  if (failed && p->broken.empty()) p->broken = error;
+  return failed;
 }
+
+int32_t mlxcel_program_is_broken(const mlxcel_program* p) { return !p->broken.empty(); }
 
 void mlxcel_program_free(mlxcel_program* p) {
   guarded<int>(0, [&] {
@@ -305,7 +310,7 @@ int32_t mlxcel_run(
     mlxcel_program* p, mlxcel_code* c, mlxcel_array* const* inputs, size_t count, mlxcel_array** outputs) {
   bool started = false;
   int32_t failed = guarded<int32_t>(1, [&] {
-    if (!p->broken.empty()) throw std::runtime_error("the states were lost when a step failed: " + p->broken);
+    check_whole(*p);
     auto& b = p->context->builder;
     b.memo.clear();
     b.kept.clear();
@@ -314,8 +319,8 @@ int32_t mlxcel_run(
       started = true;
       p->states.clear();
     };
-    bool early = c->code.mode == 0 && !b.on_cpu();
-    Interpreter interpreter(b, c->code, early ? std::function<void()>(begin) : nullptr);
+    bool is_lazy = c->code.mode == MLXCEL_LAZY;
+    Interpreter interpreter(b, c->code, is_lazy ? std::function<void()>(begin) : nullptr);
     Arrays results = interpreter.run(*c->code.main, arguments(*p, inputs, count));
     b.memo.clear();
     b.kept.clear();
@@ -327,6 +332,6 @@ int32_t mlxcel_run(
     for (size_t i = states; i < results.size(); i++) outputs[i - states] = new mlxcel_array{results[i]};
     return 0;
   });
-  if (failed && started) p->broken = error;
+  if (failed && started && p->broken.empty()) p->broken = error;
   return failed;
 }

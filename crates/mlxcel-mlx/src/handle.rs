@@ -135,6 +135,12 @@ impl Program {
         if failed != 0 { Err(self.api.reason()) } else { Ok(()) }
     }
 
+    /// Whether its states are gone.
+    pub(crate) fn is_broken(&self) -> bool {
+        // SAFETY: the program is alive.
+        unsafe { (self.api.program_is_broken)(self.raw) != 0 }
+    }
+
     /// Starts a step and returns its `outputs` outputs.
     pub(crate) fn run(
         &mut self,

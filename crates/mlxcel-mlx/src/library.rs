@@ -112,6 +112,7 @@ entries! {
     program_new: fn(Raw, *const Raw, usize) -> Raw;
     program_add_state: fn(Raw, i32, *const i64, usize) -> i32;
     program_copy_state: fn(Raw, usize, *const i64, usize) -> i32;
+    program_is_broken: fn(Raw) -> i32;
     program_free: fn(Raw);
     code_new: fn(Raw, *const i64, usize, *const c_char, usize, i32) -> Raw;
     code_traces: fn(Raw) -> u64;

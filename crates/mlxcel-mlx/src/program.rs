@@ -42,6 +42,8 @@ pub(crate) struct MlxProgram {
     next_code: u64,
     pending: BTreeMap<u64, Pending>,
     next_ticket: u64,
+    /// Whether the states went with a step that failed.
+    is_lost: bool,
     owner: Owner,
 }
 
@@ -92,6 +94,7 @@ impl MlxProgram {
             next_code: 0,
             pending: BTreeMap::new(),
             next_ticket: 0,
+            is_lost: false,
             owner,
         })
     }
@@ -203,6 +206,14 @@ fn state_shapes(graph: &Graph, dims: &Bindings) -> Result<Vec<(String, DType, Ve
 }
 
 impl MlxProgram {
+    /// After a failure: whether the states are still there. A thread that does not answer has none.
+    fn look_for_loss(&mut self) {
+        let asked = self.owner.call("while it looked at its states", |session| {
+            Ok(session.program.as_ref().is_none_or(|program| program.is_broken()))
+        });
+        self.is_lost |= asked.unwrap_or(true);
+    }
+
     /// Starts a step as it is.
     fn whole(&mut self, feeds: &Feeds, sizes: Bindings, outputs: &[Value]) -> Result<Started, EngineError> {
         let (outputs, greedy) = (outputs.to_vec(), self.is_greedy(feeds));
@@ -244,10 +255,11 @@ impl Program for MlxProgram {
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket, EngineError> {
         let sizes = feeds.bind(&self.graph, &self.dims)?;
         let values = outputs.iter().map(|name| self.output(name)).collect::<Result<Vec<_>, _>>()?;
-        let (parts, split) = match self.mode {
-            Mode::Compiled => self.in_buckets(feeds, sizes, &values)?,
-            Mode::Lazy | Mode::Eager => (vec![self.whole(feeds, sizes, &values)?], None),
+        let started = match self.mode {
+            Mode::Compiled => self.in_buckets(feeds, sizes, &values),
+            Mode::Lazy | Mode::Eager => self.whole(feeds, sizes, &values).map(|part| (vec![part], None)),
         };
+        let (parts, split) = started.inspect_err(|_| self.look_for_loss())?;
         let names = outputs.iter().map(|n| n.to_string()).collect();
         self.next_ticket += 1;
         self.pending.insert(self.next_ticket, Pending { parts, split, names });
@@ -258,7 +270,9 @@ impl Program for MlxProgram {
         let pending = self.pending.remove(&ticket.0);
         let Pending { parts, split, names } =
             pending.ok_or(EngineError::UnknownTicket { ticket: ticket.0 })?;
-        let mut read = parts.into_iter().map(|p| self.read(p)).collect::<Result<Vec<_>, _>>()?;
+        let read = parts.into_iter().map(|p| self.read(p)).collect::<Result<Vec<_>, _>>();
+        // What failed here ran already, and wrote states.
+        let mut read = read.inspect_err(|_| self.is_lost = true)?;
         match split {
             None => Ok(read.remove(0)),
             Some(split) => {
@@ -279,9 +293,14 @@ impl Program for MlxProgram {
         let states = self.graph.states().enumerate().filter(|(_, (_, node))| first(node));
         let states: Vec<usize> = states.map(|(i, _)| i).collect();
         let pairs = pairs.to_vec();
-        self.owner.call("while it copied states", move |session| {
+        let copied = self.owner.call("while it copied states", move |session| {
             let program = session.program.as_mut().expect("it was installed");
             states.into_iter().try_for_each(|state| program.copy_state(state, &pairs))
-        })
+        });
+        copied.inspect_err(|_| self.look_for_loss())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 }

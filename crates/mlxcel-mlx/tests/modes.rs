@@ -116,28 +116,35 @@ fn taken(engine: &MlxEngine, program: &mut dyn Program, steps: &[Feeds]) -> u64 
     engine.memory().1.saturating_sub(before)
 }
 
-/// Caches of 64 MiB, much more than what the other tests of this process use meanwhile.
-#[test]
-fn caches_are_written_where_they_lie() {
-    let b = Builder::new();
-    let inputs = StepInputs::declare(&b);
+/// Attention of tokens to themselves and those before them, as the output `y`.
+fn attend(b: &Builder) {
+    let inputs = StepInputs::declare(b);
     let numbers = inputs.tokens.cast(DType::F32).reshape(shape!["tokens", 1, 1]);
     let x = numbers.broadcast(shape!["tokens", 8, 64]) * 0.5;
     let spec = PagedSpec { scale: 1.0, window: None, softcap: None, sinks: false, value_dim: None };
     let out = b.paged_attention((x, x, Some(x)), inputs.paged(), None, 0, spec);
     b.output("y", out.gather(inputs.logit_rows, 0));
+}
+
+/// A step of one token.
+fn token(block: usize, position: usize) -> Feeds {
+    let mut batch = Batch::new(block);
+    let sequence = SequenceState { blocks: vec![3], slot: 0, known_len: position + 1 };
+    batch.push(&sequence, &[7], position, Logits::Last, &SamplingParams::default());
+    batch.feeds()
+}
+
+/// Caches of 64 MiB, much more than what the other tests of this process use meanwhile.
+#[test]
+fn caches_are_written_where_they_lie() {
+    let b = Builder::new();
+    attend(&b);
     let graph = b.finish().unwrap();
     for mode in [Mode::Lazy, Mode::Compiled] {
         let engine = open(mode);
         let block = engine.caps().block_size;
         let mut program = compile(&engine, &graph, &[("blocks", 1024), ("block", block), ("slots", 1)]);
-        let feeds = |position: usize| {
-            let mut batch = Batch::new(block);
-            let sequence = SequenceState { blocks: vec![3], slot: 0, known_len: position + 1 };
-            batch.push(&sequence, &[7], position, Logits::Last, &SamplingParams::default());
-            batch.feeds()
-        };
-        let taken = taken(&engine, &mut *program, &[0, 1, 2, 3].map(feeds));
+        let taken = taken(&engine, &mut *program, &[0, 1, 2, 3].map(|position| token(block, position)));
         assert!(taken < 24 << 20, "{mode}: steps took {taken} bytes beside caches of {}", 64 << 20);
     }
 }
@@ -212,6 +219,37 @@ fn an_eager_failure_names_its_node_and_the_program_goes_on() {
     assert_eq!(y.to_f64(), [4.0]);
 }
 
+/// A step that fails behind its attention has used up its caches, unless every op waits for the one before.
+#[test]
+fn states_are_lost_with_a_step_that_had_begun() {
+    let b = Builder::new();
+    attend(&b);
+    let x = b.input("x", DType::F32, shape!["n"]);
+    let square = x.reshape(shape!["n", 1]) * (x + 1.0).reshape(shape![1, "n"]);
+    b.output("sum", (square + 1.0).reduce(mlxcel_ir::ReduceOp::Sum, &[0, 1]));
+    let graph = b.finish().unwrap();
+    for (mode, loses) in [(Mode::Lazy, true), (Mode::Eager, false)] {
+        let engine = open(mode);
+        let block = engine.caps().block_size;
+        let mut program = compile(&engine, &graph, &[("blocks", 8), ("block", block), ("slots", 1)]);
+        let run = |program: &mut dyn Program, n: usize| {
+            let mut feeds = token(block, 0);
+            feeds.insert("x", numbers(n));
+            let ticket = program.submit(&feeds, &["y", "sum"])?;
+            program.collect(ticket)
+        };
+        run(&mut *program, 2).unwrap();
+        assert!(!program.is_lost(), "{mode}");
+        run(&mut *program, 1 << 24).unwrap_err();
+        assert_eq!(program.is_lost(), loses, "{mode}");
+        let results = [run(&mut *program, 2).map(drop), program.copy_state("blocks", &[(3, 4)])];
+        for result in results {
+            let reason = result.err().and_then(|e| std::error::Error::source(&e).map(ToString::to_string));
+            assert_eq!(reason.is_some_and(|text| text.contains("the states were lost")), loses, "{mode}");
+        }
+    }
+}
+
 /// A library of C that is made for a test.
 #[cfg(target_os = "linux")]
 fn library(folder: &std::path::Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
@@ -242,7 +280,7 @@ fn a_missing_library_of_cuda_is_named() {
 /// Every entry of the shim, of which only the first few are called before the rest is trusted.
 #[cfg(target_os = "linux")]
 fn imitation(abi: u32, built: &str) -> String {
-    const OTHERS: [&str; 20] = [
+    const OTHERS: [&str; 21] = [
         "op_name",
         "error",
         "device_count",
@@ -258,6 +296,7 @@ fn imitation(abi: u32, built: &str) -> String {
         "program_new",
         "program_add_state",
         "program_copy_state",
+        "program_is_broken",
         "program_free",
         "code_new",
         "code_traces",

@@ -12,14 +12,14 @@ section() {
     echo "## $1 (after $(($(date +%s) - began)) s)"
 }
 
-# While the checks run.
-for name in 1b 8b 8b-q4; do
-    [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name"
-done &
-making=$!
-
 section "The device"
 "$mlxcel" devices --calibrate
+
+# While the checks run.
+for name in 1b 8b 8b-q4; do
+    [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name" || exit 1
+done &
+making=$!
 
 section "Conformance"
 ./conformance 2>/dev/null | tail -n 1
@@ -30,7 +30,7 @@ for tool in memcheck racecheck; do
     compute-sanitizer --tool $tool ./conformance Norm Paged "bf16 of" wide 2>&1 | grep -E "SUMMARY|checks passed"
 done
 
-wait $making
+wait $making || exit 1
 section "Ours"
 "$mlxcel" bench -m "$models/1b" --engine cuda -p 2048 -n 128 -d 128 -r 3
 "$mlxcel" bench -m "$models/8b-q4" --engine cuda -p 2048 -n 128 -d 128 -r 3

@@ -300,3 +300,50 @@ fn reaches(graph: &Graph, wanted: &[Value]) -> Vec<bool> {
     }
     needed
 }
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_ir::{Activation, Builder, DType, shape};
+
+    use super::*;
+
+    /// How many activations are computed with a product, if these values of the graph are wanted.
+    fn found(build: impl FnOnce(&Builder)) -> usize {
+        let b = Builder::new();
+        build(&b);
+        let graph = b.finish().unwrap();
+        let wanted: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
+        gates(&graph, &reaches(&graph, &wanted), &wanted).into_iter().filter(|is_gate| *is_gate).count()
+    }
+
+    #[test]
+    fn an_activation_is_a_gate_of_one_product_only() {
+        let once = |b: &Builder| {
+            let x = b.input("x", DType::F32, shape![4]);
+            b.output("y", x.activation(Activation::Silu) * x);
+        };
+        assert_eq!(found(once), 1);
+        let on_both_sides = |b: &Builder| {
+            let x = b.input("x", DType::F32, shape![4]);
+            b.output("y", x.activation(Activation::Silu) * (x + 1.0).activation(Activation::Silu));
+        };
+        assert_eq!(found(on_both_sides), 1);
+        let squared = |b: &Builder| {
+            let y = b.input("x", DType::F32, shape![4]).activation(Activation::Silu);
+            b.output("y", y * y);
+        };
+        assert_eq!(found(squared), 0);
+        let wanted_itself = |b: &Builder| {
+            let x = b.input("x", DType::F32, shape![4]);
+            let y = x.activation(Activation::Silu);
+            b.output("y", y);
+            b.output("z", y * x);
+        };
+        assert_eq!(found(wanted_itself), 0);
+        let added = |b: &Builder| {
+            let x = b.input("x", DType::F32, shape![4]);
+            b.output("y", x.activation(Activation::Silu) + x);
+        };
+        assert_eq!(found(added), 0);
+    }
+}

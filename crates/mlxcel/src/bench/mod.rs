@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use mlxcel_engine::{Caps, Engine, EngineError};
+use mlxcel_engine::{Engine, EngineError};
 use mlxcel_models::ModelKind;
 
 use crate::budget::StepSize;
@@ -151,7 +151,7 @@ fn check(loaded: &Loaded, cases: &[Case], engine: &dyn Engine) -> Result<()> {
 
 /// Every case with its speed.
 fn measure(options: &Bench, loaded: &Loaded, engine: &dyn Engine, cases: &[Case]) -> Result<Vec<Measured>> {
-    let Caps { block_size, step_tokens, .. } = engine.caps();
+    let caps = engine.caps();
     let graph = mlxcel_ir::passes::optimize(&loaded.model.graph)?;
     let mut runner = Runner::new(loaded, engine, &case::rooms(cases)).map_err(explain)?;
     let progress = progress(cases.len() * (1 + options.repetitions as usize));
@@ -167,7 +167,7 @@ fn measure(options: &Bench, loaded: &Loaded, engine: &dyn Engine, cases: &[Case]
             samples.push(case.all_tokens() as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE));
             progress.inc(1);
         }
-        let work = Work::of(case, &graph, loaded, (block_size, step_tokens));
+        let work = Work::of(case, &graph, loaded, &caps);
         measured.push(Measured::new(case, Speed::new(samples), work));
     }
     progress.finish_and_clear();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use mlxcel_engine::Caps;
 use mlxcel_ir::{Bindings, Cost, Graph};
 
 use super::case::{Case, Step};
@@ -17,17 +18,12 @@ pub struct Work {
 
 impl Work {
     /// `None` where the graph does not know its cost.
-    pub fn of(
-        case: &Case,
-        graph: &Graph,
-        loaded: &Loaded,
-        (block_size, step_tokens): (usize, usize),
-    ) -> Option<Work> {
+    pub fn of(case: &Case, graph: &Graph, loaded: &Loaded, caps: &Caps) -> Option<Work> {
         let (per_token, per_sequence) = (loaded.bytes_per_token(), loaded.bytes_per_sequence());
         let mut known: BTreeMap<Bindings, Cost> = BTreeMap::new();
         let mut work = Work::default();
-        for step in case.steps(step_tokens) {
-            let sizes = sizes(case, &step, block_size);
+        for step in case.steps(caps.step_tokens) {
+            let sizes = sizes(case, &step, caps.block_size);
             let cost = match known.get(&sizes) {
                 Some(cost) => *cost,
                 None => graph.total_cost(&sizes)?,
