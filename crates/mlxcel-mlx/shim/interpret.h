@@ -64,10 +64,8 @@ class Interpreter {
   Interpreter(Builder& b, Code& code, std::function<void()> begin = {}) : b_(b), code_(code), begin_(std::move(begin)) {}
 
   Arrays run(Block& block, Arrays arguments) {
-    if (block.compiled && !b_.tracing) {
-      b_.choose_fusing();
-      return block.compiled(arguments);
-    }
+    b_.choose_fusing();
+    if (block.compiled && !b_.tracing) return block.compiled(arguments);
     if (arguments.size() != block.arguments.size()) throw std::invalid_argument("the block has other arguments");
     std::vector<std::optional<array>> regs(block.registers);
     for (size_t i = 0; i < arguments.size(); i++) regs[block.arguments[i]] = std::move(arguments[i]);
