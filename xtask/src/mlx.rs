@@ -20,9 +20,8 @@ const SHIM: &str = "MLXCEL_MLX_SHIM";
 
 /// Stages a build of MLX in the cache and returns its folder.
 pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
-    let folder = mlx(name).with_context(|| format!("{name} is not published for this machine"))?;
-    let hub = Hub::new(Settings::from_env()?, Stderr::new());
-    Ok(hub.fetch_folder(&folder)?)
+    let here = Machine::HERE.with_context(|| format!("{name} is not published for this machine"))?;
+    fetch_for(name, here)
 }
 
 /// The same for another kind of machine.

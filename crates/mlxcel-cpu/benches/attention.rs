@@ -3,7 +3,7 @@
 //! from a cache that a real step would have emptied. Times are processor time of one thread, the least of several
 //! rounds, since other programs on the machine lengthen it less than time of the wall. Linear layers are not part of it.
 
-use std::time::{Duration, Instant};
+mod clock;
 
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products};
 use mlxcel_engine::sampling::SamplingParams;
@@ -29,8 +29,6 @@ const CACHES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 /// Tokens before the step, and of the step.
 const STEPS: [(usize, usize); 5] = [(512, 1), (2048, 1), (4096, 1), (0, 512), (3584, 512)];
 const ROUNDS: usize = 4;
-/// A round repeats the step until it took this long, since the system counts processor time in ticks.
-const ROUND: Duration = Duration::from_millis(100);
 
 struct NoWeights;
 
@@ -62,7 +60,7 @@ fn report(engine: &CpuEngine, s: &Shape, cache: DType, (depth, tokens): (usize, 
     let blocks = (depth + tokens).div_ceil(engine.caps().block_size) as u32;
     let pairs: Vec<(u32, u32)> = (0..blocks).map(|to| (blocks - 1 - to, to)).collect();
     program.copy_state("blocks", &pairs).expect("the blocks exist");
-    let least = (0..ROUNDS).map(|_| time(&mut *program, &fed)).min().expect("there are rounds");
+    let least = (0..ROUNDS).map(|_| clock::time(&mut *program, &fed)).min().expect("there are rounds");
     let size = cache.size().expect("a cache is plain");
     let bytes = 2 * s.layers * s.kv_heads * s.width * size * (depth + tokens);
     let pairs = tokens * depth + tokens * (tokens + 1) / 2;
@@ -108,41 +106,4 @@ fn feeds(s: &Shape, block: usize, (depth, tokens): (usize, usize)) -> Feeds {
         feeds.insert(name, HostTensor::new(&[tokens, heads, s.width], &numbers));
     }
     feeds
-}
-
-/// What a step takes in the mean of a round.
-fn time(program: &mut dyn Program, feeds: &Feeds) -> Duration {
-    let clock = Clock::start();
-    let mut steps = 0;
-    while clock.elapsed() < ROUND {
-        let ticket = program.submit(feeds, &["y"]).expect("the step is well formed");
-        program.collect(ticket).expect("the step runs");
-        steps += 1;
-    }
-    clock.elapsed() / steps
-}
-
-/// Processor time of this thread where the system tells it, time of the wall elsewhere.
-struct Clock {
-    processor: Option<Duration>,
-    wall: Instant,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Clock { processor: processor(), wall: Instant::now() }
-    }
-
-    fn elapsed(&self) -> Duration {
-        match (self.processor, processor()) {
-            (Some(start), Some(now)) => now - start,
-            _ => self.wall.elapsed(),
-        }
-    }
-}
-
-/// What Linux says that this thread ran so far.
-fn processor() -> Option<Duration> {
-    let line = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    line.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }

@@ -3,7 +3,9 @@
 //! step would have emptied. Times are processor time of one thread, the median of several rounds, since other programs on
 //! the machine lengthen it less than time of the wall. An argument chooses what it is part of: `Qwen2.5-1.5B/q8_0`.
 
-use std::time::{Duration, Instant};
+mod clock;
+
+use std::time::Duration;
 
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products};
 use mlxcel_engine::weights::{Bytes, WeightTensor};
@@ -26,8 +28,6 @@ const SHAPES: [Shape; 2] = [
 /// Tokens of a step; all but the last are followed by others.
 const TOKENS: [usize; 3] = [16, 64, 512];
 const ROUNDS: usize = 5;
-/// A round repeats the step until it took this long, since the system counts processor time in ticks.
-const ROUND: Duration = Duration::from_millis(100);
 
 /// Weights that are zero: products take as long with any.
 struct Zeros;
@@ -68,7 +68,7 @@ fn main() {
 
 fn report(program: &mut dyn Program, s: &Shape, (dtype, tokens): (&str, usize)) {
     let fed = feeds(s, tokens);
-    let mut times: Vec<Duration> = (0..=ROUNDS).map(|_| time(program, &fed)).skip(1).collect();
+    let mut times: Vec<Duration> = (0..=ROUNDS).map(|_| clock::time(program, &fed)).skip(1).collect();
     times.sort();
     let seconds = times[ROUNDS / 2].as_secs_f64();
     let flops = 2 * 3 * s.hidden * s.inner * s.layers * tokens;
@@ -107,41 +107,4 @@ fn feeds(s: &Shape, tokens: usize) -> Feeds {
     feeds.insert("positions", HostTensor::new(&[tokens], &positions));
     feeds.insert("known_lens", HostTensor::new(&[tokens], &vec![tokens as i32; tokens]));
     feeds
-}
-
-/// What a step takes in the mean of a round.
-fn time(program: &mut dyn Program, feeds: &Feeds) -> Duration {
-    let clock = Clock::start();
-    let mut steps = 0;
-    while clock.elapsed() < ROUND {
-        let ticket = program.submit(feeds, &["y"]).expect("the step is well formed");
-        program.collect(ticket).expect("the step runs");
-        steps += 1;
-    }
-    clock.elapsed() / steps
-}
-
-/// Processor time of this thread where the system tells it, time of the wall elsewhere.
-struct Clock {
-    processor: Option<Duration>,
-    wall: Instant,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Clock { processor: processor(), wall: Instant::now() }
-    }
-
-    fn elapsed(&self) -> Duration {
-        match (self.processor, processor()) {
-            (Some(start), Some(now)) => now - start,
-            _ => self.wall.elapsed(),
-        }
-    }
-}
-
-/// What Linux says that this thread ran so far.
-fn processor() -> Option<Duration> {
-    let line = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    line.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
