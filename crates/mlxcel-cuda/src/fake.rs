@@ -187,12 +187,39 @@ impl Driver for Fake {
 }
 
 mod tests {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
     use super::*;
     use crate::driver::Loaded;
     use crate::engine::{CudaEngine, CudaOptions};
     use mlxcel_engine::weights::WeightTensor;
     use mlxcel_engine::{Engine, EngineError, Feeds, WeightSource};
     use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, shape};
+
+    /// Counts what each thread allocates.
+    struct Counting;
+
+    thread_local! {
+        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    // SAFETY: every call is passed on to the system allocator unchanged; the thread-local is a plain cell without a
+    // destructor, so touching it allocates nothing.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+            // SAFETY: the caller's promises are those of `System`.
+            unsafe { System.alloc(layout) }
+        }
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: as above.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
 
     struct Ones;
 
@@ -241,14 +268,55 @@ mod tests {
     }
 
     #[test]
+    fn steps_alike_make_nothing_but_what_they_hand_over() {
+        let record = Shared::default();
+        let engine = CudaEngine::with_driver(Box::new(Fake::new(&record)), CudaOptions::default()).unwrap();
+        let dims = Bindings::from([("slots".to_string(), 1)]);
+        let mut program = engine.compile(&layer(), &Ones, &dims).unwrap();
+        let feeds = |rows: usize| {
+            let mut feeds = Feeds::new();
+            feeds.insert("x", HostTensor::new(&[rows, 8], &vec![0.5f32; rows * 8]));
+            feeds
+        };
+        // Two at once, as when the next step is prepared while one runs.
+        let (same, other) = (feeds(2), feeds(3));
+        let counted = |program: &mut Box<dyn mlxcel_engine::Program>| {
+            let before = ALLOCATIONS.get();
+            let tickets = [(); 2].map(|()| program.submit(&same, &["y"]).unwrap());
+            let submitted = ALLOCATIONS.get();
+            let handed = tickets.map(|t| program.collect(t).unwrap());
+            let collected = ALLOCATIONS.get();
+            assert!(handed.iter().all(|h| h[0].shape() == [2, 8]));
+            (submitted - before, collected - submitted)
+        };
+        counted(&mut program);
+        counted(&mut program);
+        let taken = || ["allocate", "allocate_host", "create_event"].map(|c| record.lock().unwrap().calls[c]);
+        let before = taken();
+        // Of each step the list, and of its one tensor the shape and the bytes.
+        assert_eq!((counted(&mut program), taken()), ((0, 6), before));
+        let ticket = program.submit(&other, &["y"]).unwrap();
+        assert_eq!(program.collect(ticket).unwrap()[0].shape(), [3, 8]);
+        assert_ne!(counted(&mut program).0, 0, "other shapes came between");
+        assert_eq!(counted(&mut program), (0, 6));
+    }
+
+    #[test]
     fn every_call_that_fails_is_named_and_nothing_is_leaked() {
         let record = Shared::default();
         everything(Fake::new(&record)).unwrap();
         let calls: Vec<(&str, usize)> = record.lock().unwrap().calls.iter().map(|(c, n)| (*c, *n)).collect();
         assert!(calls.len() > 20, "{calls:?}");
         // Failing to let go of something is nobody's error.
-        let letting_go =
-            ["free", "free_host", "unload_module", "destroy_stream", "destroy_graph", "release_context"];
+        let letting_go = [
+            "free",
+            "free_host",
+            "unload_module",
+            "destroy_stream",
+            "destroy_event",
+            "destroy_graph",
+            "release_context",
+        ];
         for (call, times) in calls {
             for from in [1, times] {
                 let record = Shared::default();

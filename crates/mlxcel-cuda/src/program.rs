@@ -1,6 +1,6 @@
 //! A compiled graph with its weights and its state on the device.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mlxcel_engine::{EngineError, Feeds, Program, Ticket};
@@ -8,7 +8,7 @@ use mlxcel_ir::{Bindings, DType, Graph, HostTensor, Op, Type, Value};
 
 use crate::bucket::{bucketed, can_be_cut, is_step, pad, pad_bytes};
 use crate::context::Context;
-use crate::driver::Handle;
+use crate::driver::{Address, Handle};
 use crate::lower::{Leaves, Lower, Result};
 use crate::memory::{Block, Pinned};
 use crate::tape::{Tape, address, layout, resolve};
@@ -27,8 +27,10 @@ pub(crate) struct CudaProgram {
     plans: HashMap<Key, Plan>,
     /// In which order plans were made.
     order: Vec<Key>,
-    flights: BTreeMap<u64, Flight>,
+    last: Option<Asked>,
+    flights: Vec<(u64, Flight)>,
     spare: Vec<Pinned>,
+    spare_events: Vec<Handle>,
     next: u64,
 }
 
@@ -47,7 +49,8 @@ struct Plan {
     inputs: Vec<Fed>,
     /// The range of the arena that holds all inputs.
     fed: (u64, usize),
-    outputs: Vec<Output>,
+    /// Where the outputs lie.
+    outputs: Vec<Address>,
     runs: u32,
     graph: Option<Handle>,
 }
@@ -55,16 +58,28 @@ struct Plan {
 /// An input: where it lies in the arena, its shape and what pads it.
 struct Fed {
     name: String,
+    dtype: DType,
     at: u64,
     shape: Vec<usize>,
     bytes: usize,
     pad: Vec<u8>,
 }
 
-struct Output {
-    at: u64,
+/// What a step was asked for. The next one that is fed the same shapes takes its plan from here, so that decoding makes
+/// nothing on the host but the tensors it hands over.
+struct Asked {
+    key: Key,
+    /// The shapes of the plan's inputs before they were padded.
+    fed: Vec<Vec<usize>>,
+    results: Arc<[Piece]>,
+}
+
+/// An output among the results of a step.
+struct Piece {
     dtype: DType,
     shape: Vec<usize>,
+    at: usize,
+    bytes: usize,
 }
 
 /// A step that was started.
@@ -72,7 +87,7 @@ struct Flight {
     event: Handle,
     staging: Pinned,
     results: Pinned,
-    outputs: Vec<(DType, Vec<usize>, usize)>,
+    pieces: Arc<[Piece]>,
 }
 
 /// Plans that are kept at once.
@@ -104,8 +119,10 @@ impl CudaProgram {
             arena: None,
             plans: HashMap::new(),
             order: vec![],
-            flights: BTreeMap::new(),
+            last: None,
+            flights: vec![],
             spare: vec![],
+            spare_events: vec![],
             next: 0,
         })
     }
@@ -153,6 +170,7 @@ impl CudaProgram {
             .zip(pads)
             .map(|((name, v), pad)| Fed {
                 name: name.clone(),
+                dtype: v.dtype,
                 at: layout.offsets[v.root],
                 shape: v.shape.clone(),
                 bytes: v.elements() * size(v.dtype),
@@ -161,11 +179,10 @@ impl CudaProgram {
             .collect();
         let first = inputs.iter().map(|i| i.at).min().unwrap_or(0);
         let end = inputs.iter().map(|i| i.at + i.bytes as u64).max().unwrap_or(0);
-        let outputs = lowered.outputs.iter().map(|v| Output {
-            at: address(&roots[v.root], layout.offsets[v.root], arena).wrapping_add(v.byte_offset()),
-            dtype: v.dtype,
-            shape: v.shape.clone(),
-        });
+        let outputs = lowered
+            .outputs
+            .iter()
+            .map(|v| address(&roots[v.root], layout.offsets[v.root], arena).wrapping_add(v.byte_offset()));
         let plan = Plan {
             outputs: outputs.collect(),
             fed: (first, (end - first) as usize),
@@ -220,13 +237,42 @@ impl CudaProgram {
         }
     }
 
-    /// Starts the step of a plan.
-    fn start(&mut self, key: &Key, feeds: &Feeds, shapes: Vec<Vec<usize>>) -> Result<Flight> {
-        let plan = self.plans.get(key).expect("it was just made");
-        let (bytes, results) =
-            (plan.fed.1, plan.outputs.iter().map(|o| o.bytes().next_multiple_of(16)).sum());
+    /// Whether a step is asked for as another one was.
+    fn is_again(&self, asked: &Asked, feeds: &Feeds, outputs: &[&str]) -> bool {
+        let fed = |(input, shape): (&Fed, &Vec<usize>)| {
+            feeds.get(&input.name).is_some_and(|t| t.dtype() == input.dtype && t.shape() == shape)
+        };
+        let inputs = &self.plans[&asked.key].inputs;
+        asked.key.0.iter().eq(outputs) && inputs.iter().zip(&asked.fed).all(fed)
+    }
+
+    /// Checks what is asked for, and sees to it that there is a plan for it.
+    fn ask(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Asked> {
+        let bindings = feeds.bind(&self.graph, &self.dims)?;
+        let wanted = self.wanted(outputs)?;
+        let padded = self.is_step && can_be_cut(&self.graph, &wanted);
+        let sizes = if padded { bucketed(&bindings) } else { bindings.clone() };
+        let key: Key = (outputs.iter().map(|o| o.to_string()).collect(), sizes.values().copied().collect());
+        self.plan(&key, &sizes, &wanted)?;
+        let fed = |i: &Fed| feeds.get(&i.name).map_or_else(Vec::new, |t| t.shape().to_vec());
+        let mut end = 0;
+        let piece = |v: &Value| {
+            let ty = self.graph.ty(*v);
+            let shape: Vec<usize> = ty.shape.iter().map(|d| d.eval(&bindings).unwrap_or(0)).collect();
+            let (at, bytes) = (end, shape.iter().product::<usize>() * size(ty.dtype));
+            end += bytes.next_multiple_of(16);
+            Piece { dtype: ty.dtype, shape, at, bytes }
+        };
+        let results = wanted.iter().map(piece).collect();
+        Ok(Asked { fed: self.plans[&key].inputs.iter().map(fed).collect(), key, results })
+    }
+
+    /// Starts a step that there is a plan for.
+    fn start(&mut self, asked: &Asked, feeds: &Feeds) -> Result<Flight> {
+        let bytes = self.plans[&asked.key].fed.1;
+        let results = asked.results.last().map_or(0, |p| p.at + p.bytes);
         let (mut staging, results) = (self.pinned(bytes)?, self.pinned(results)?);
-        let plan = self.plans.get_mut(key).expect("it was just made");
+        let plan = self.plans.get_mut(&asked.key).expect("it was just made");
         let arena = self.arena.as_ref().map_or(0, |a| a.at);
         for input in &plan.inputs {
             let t = feeds.get(&input.name).expect("the feeds were checked");
@@ -249,24 +295,12 @@ impl CudaProgram {
             Some(graph) => driver.launch_graph(graph, stream)?,
             None => plan.tape.run(&self.ctx)?,
         }
-        let (mut at, mut outputs) = (0, vec![]);
-        for (o, shape) in plan.outputs.iter().zip(shapes) {
-            let bytes = shape.iter().product::<usize>() * size(o.dtype);
-            if bytes > 0 {
-                driver.download(results.ptr().wrapping_add(at), o.at, bytes as u64, stream)?;
-            }
-            outputs.push((o.dtype, shape, at));
-            at += bytes.next_multiple_of(16);
+        for (at, piece) in plan.outputs.iter().zip(&*asked.results).filter(|(_, p)| p.bytes > 0) {
+            driver.download(results.ptr().wrapping_add(piece.at), *at, piece.bytes as u64, stream)?;
         }
-        let event = driver.create_event()?;
-        driver.record_event(event, stream)?;
-        Ok(Flight { event, staging, results, outputs })
-    }
-}
-
-impl Output {
-    fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * size(self.dtype)
+        let event = self.spare_events.pop().map_or_else(|| driver.create_event(), Ok)?;
+        driver.record_event(event, stream).inspect_err(|_| self.spare_events.push(event))?;
+        Ok(Flight { event, staging, results, pieces: asked.results.clone() })
     }
 }
 
@@ -293,35 +327,32 @@ fn state(ctx: &Arc<Context>, name: &str, ty: &Type, dims: &Bindings) -> Result<S
 
 impl Program for CudaProgram {
     fn submit(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Ticket> {
-        let bindings = feeds.bind(&self.graph, &self.dims)?;
-        let wanted = self.wanted(outputs)?;
         self.ctx.enter()?;
-        let padded = self.is_step && can_be_cut(&self.graph, &wanted);
-        let sizes = if padded { bucketed(&bindings) } else { bindings.clone() };
-        let key: Key = (outputs.iter().map(|o| o.to_string()).collect(), sizes.values().copied().collect());
-        self.plan(&key, &sizes, &wanted)?;
-        let shape =
-            |v: &Value| self.graph.ty(*v).shape.iter().map(|d| d.eval(&bindings).unwrap_or(0)).collect();
-        let shapes = wanted.iter().map(shape).collect();
-        let flight = self.start(&key, feeds, shapes)?;
+        let asked = match self.last.take() {
+            Some(last) if self.is_again(&last, feeds, outputs) => last,
+            _ => self.ask(feeds, outputs)?,
+        };
+        let flight = self.start(&asked, feeds);
+        self.last = Some(asked);
         self.next += 1;
-        self.flights.insert(self.next, flight);
+        self.flights.push((self.next, flight?));
         Ok(Ticket(self.next))
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>> {
-        let flight = self.flights.remove(&ticket.0).ok_or(EngineError::UnknownTicket { ticket: ticket.0 })?;
+        let place = self.flights.iter().position(|(number, _)| *number == ticket.0);
+        let place = place.ok_or(EngineError::UnknownTicket { ticket: ticket.0 })?;
+        let (_, flight) = self.flights.swap_remove(place);
         self.ctx.enter()?;
         self.ctx.driver.wait_event(flight.event)?;
-        self.ctx.driver.destroy_event(flight.event)?;
         let all = flight.results.bytes();
-        let outputs = flight.outputs.into_iter().map(|(dtype, shape, at)| {
-            let bytes = shape.iter().product::<usize>() * size(dtype);
-            let host = HostTensor::from_bytes(dtype, shape, all[at..at + bytes].to_vec());
+        let outputs = flight.pieces.iter().map(|p| {
+            let host = HostTensor::from_bytes(p.dtype, p.shape.clone(), all[p.at..p.at + p.bytes].to_vec());
             host.expect("an output has the bytes of its shape")
         });
         let outputs = outputs.collect();
         self.spare.extend([flight.staging, flight.results]);
+        self.spare_events.push(flight.event);
         Ok(outputs)
     }
 
@@ -364,8 +395,9 @@ impl Drop for CudaProgram {
         // What is freed below may still be in use.
         let _ = self.ctx.enter();
         let _ = self.ctx.wait();
-        for flight in self.flights.values() {
-            let _ = self.ctx.driver.destroy_event(flight.event);
+        let flying = self.flights.iter().map(|(_, flight)| flight.event);
+        for event in flying.chain(self.spare_events.drain(..)) {
+            let _ = self.ctx.driver.destroy_event(event);
         }
         for key in std::mem::take(&mut self.order) {
             let _ = self.forget(&key);
