@@ -1,5 +1,6 @@
 //! The suite that every engine passes, on the CUDA engine, one check after the other on one device. A machine without an
-//! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them.
+//! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them; `--part=2/8`
+//! takes every eighth of those from the second on, so that several processes share them.
 #![allow(clippy::print_stdout, reason = "this is a program that reports")]
 
 #[cfg(not(windows))]
@@ -31,10 +32,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let (flags, wanted): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|a| a.starts_with('-'));
+    let Some((part, parts)) = part(&flags) else {
+        println!("a part is written as --part=2/8");
+        return ExitCode::FAILURE;
+    };
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let (mut passed, mut failed) = (0, vec![]);
-    for (name, check) in checks(&engine).iter().filter(|(name, _)| chosen(name)) {
+    let all = checks(&engine);
+    for (name, check) in all.iter().filter(|(name, _)| chosen(name)).skip(part - 1).step_by(parts) {
         if catch_unwind(AssertUnwindSafe(check)).is_ok() {
             passed += 1;
             println!("ok      {name}");
@@ -45,6 +51,14 @@ fn main() -> ExitCode {
     }
     println!("{:?}: {passed} checks passed, {} failed: {failed:?}", engine.device().name, failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Which of how many parts is asked for: the only one, unless a flag says otherwise.
+fn part(flags: &[String]) -> Option<(usize, usize)> {
+    let Some(written) = flags.iter().find_map(|f| f.strip_prefix("--part=")) else { return Some((1, 1)) };
+    let (part, parts) = written.split_once('/')?;
+    let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+    (1..=parts).contains(&part).then_some((part, parts))
 }
 
 /// An engine whose sums have one order.
