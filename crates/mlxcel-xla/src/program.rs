@@ -193,19 +193,11 @@ impl XlaProgram {
         if names.is_empty() {
             return Ok(());
         }
-        let b = Builder::new();
+        let bound = |ty: &Type| Type::new(ty.dtype, ty.shape.iter().map(|d| d.bind(&self.pool)).collect());
+        let states: Vec<(&str, Type)> =
+            names.iter().map(|name| (name.as_str(), bound(&self.states[name].ty))).collect();
         let n = from.len();
-        let from_in = b.input("from", DType::I32, mlxcel_ir::shape![n]);
-        let to_in = b.input("to", DType::I32, mlxcel_ir::shape![n]);
-        for name in &names {
-            let ty = &self.states[name].ty;
-            let shape = ty.shape.iter().map(|d| d.bind(&self.pool)).collect();
-            let state = b.state(name, ty.dtype, shape);
-            b.update(name, state.scatter(to_in, state.gather(from_in, 0), ScatterMode::Set));
-        }
-        // All are in range. IREE's compiler for GPUs fails where a state that is written is read for a guard, too.
-        let options = EmitOptions { guarded_indices: false, ..self.executor.emit_options() };
-        let module = emit(&b.finish()?, options)?;
+        let module = copies(&states, n, self.executor.emit_options())?;
         let executable = self.executor.compile("a copy of state entries", &module.text)?;
         let index = |v: &[i32]| {
             self.executor.upload(DType::I32, &[n], Bytes::copied(&[HostTensor::new(&[n], v).bytes()]))
@@ -223,6 +215,20 @@ impl XlaProgram {
         }
         Ok(())
     }
+}
+
+/// The module that copies `n` entries of states, from the numbers `from` to the numbers `to`.
+pub(crate) fn copies(states: &[(&str, Type)], n: usize, options: EmitOptions) -> Result<Module, XlaError> {
+    let b = Builder::new();
+    let from = b.input("from", DType::I32, mlxcel_ir::shape![n]);
+    let to = b.input("to", DType::I32, mlxcel_ir::shape![n]);
+    for (name, ty) in states {
+        let state = b.state(name, ty.dtype, ty.shape.clone());
+        b.update(name, state.scatter(to, state.gather(from, 0), ScatterMode::Set));
+    }
+    // All are in range, and a guard would read the state that is written.
+    let options = EmitOptions { guarded_indices: false, held_rows: options.for_iree_gpu, ..options };
+    emit(&b.finish()?, options)
 }
 
 /// The results of a module: its states, then its outputs.

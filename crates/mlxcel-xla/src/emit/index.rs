@@ -79,6 +79,8 @@ impl Emitter {
 
     fn scatter_in_range(&mut self, x: [&Val; 3], mode: ScatterMode, out: &Val) -> Result<(), XlaError> {
         let [base, indices, updates] = x;
+        let held = if self.options.held_rows { Some(self.held(updates)?) } else { None };
+        let updates = held.as_ref().unwrap_or(updates);
         let windows: Vec<usize> = (1..base.sizes.len()).collect();
         let unique = self.options.for_iree_gpu && mode == ScatterMode::Set;
         let scalar = types::tensor(base.dtype, &[])?;

@@ -37,6 +37,9 @@ pub struct EmitOptions {
     /// What states become is computed once for all who read it. A compiler that joined the writing with a later reading
     /// would need the old state too, and copy all of it in every step.
     pub held_updates: bool,
+    /// Rows are there before they are set. IREE's compiler for GPUs fails where it joins the reading of rows with the writing
+    /// of others to the same array.
+    pub held_rows: bool,
     /// IREE's compiler for GPUs fails at scatters whose rows may be the same, and its code finds -1 where it looks for the
     /// least of whole numbers. So no two rows of a step that are set are said to be the same, which is so for what steps
     /// write but for guarded rows, which are equal; and places are found among floats.

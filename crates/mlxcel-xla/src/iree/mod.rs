@@ -72,6 +72,25 @@ impl Target {
         };
         Some(Target { device, driver, flags })
     }
+
+    /// What the compiler is told.
+    fn all_flags(&self, effort: Effort) -> Vec<&'static str> {
+        let level = match effort {
+            Effort::Full => "--iree-opt-level=O3",
+            Effort::Little => "--iree-opt-level=O0",
+        };
+        let always = ["--iree-input-type=stablehlo", "--iree-input-demote-f64-to-f32=false"];
+        always.iter().chain(self.flags).copied().chain([level]).collect()
+    }
+
+    fn emit_options(&self) -> EmitOptions {
+        EmitOptions {
+            guarded_indices: true,
+            total_orders: true,
+            for_iree_gpu: self.device != Device::Cpu,
+            ..EmitOptions::default()
+        }
+    }
 }
 
 impl IreeExecutor {
@@ -86,12 +105,7 @@ impl IreeExecutor {
         let Some(device) = device::Device::open(target.driver, options.device.name())? else {
             return Err(absent()?);
         };
-        let mut flags = vec!["--iree-input-type=stablehlo", "--iree-input-demote-f64-to-f32=false"];
-        flags.extend(target.flags);
-        flags.push(match options.effort {
-            Effort::Full => "--iree-opt-level=O3",
-            Effort::Little => "--iree-opt-level=O0",
-        });
+        let flags = target.all_flags(options.effort);
         let identity = ["iree".to_string(), compiler.revision().to_string(), processor()];
         let disk = options.cache.as_ref().map(|folder| Cache::new(folder, &identity, options.complain));
         let modules = Modules::new(disk);
@@ -113,12 +127,7 @@ impl Executor for IreeExecutor {
     }
 
     fn emit_options(&self) -> EmitOptions {
-        EmitOptions {
-            guarded_indices: true,
-            total_orders: true,
-            for_iree_gpu: !self.is_cpu(),
-            ..EmitOptions::default()
-        }
+        self.target.emit_options()
     }
 
     fn compile(&self, what: &str, module: &str) -> Result<Arc<dyn Executable>, XlaError> {
@@ -139,5 +148,25 @@ impl Executor for IreeExecutor {
     /// Not by a module: results that are equal may be one array in IREE.
     fn zeros(&self, dtype: DType, sizes: &[usize]) -> Result<Buffer, XlaError> {
         Ok(Buffer(Box::new(Array::zeros(&self.device, dtype, sizes)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_ir::{Type, shape};
+
+    use super::*;
+    use crate::program::copies;
+
+    /// No GPU is needed to compile for one.
+    #[test]
+    fn copies_of_state_entries_compile_for_gpus() {
+        let path = std::env::var_os("MLXCEL_TEST_IREE").expect("`cargo xtask test` sets MLXCEL_TEST_IREE");
+        let compiler = Compiler::open(&PathBuf::from(path)).unwrap();
+        let target = Target::of(Device::Cuda).unwrap();
+        let keys = ("keys", Type::new(DType::BF16, shape![64, 16, 2, 64].to_vec()));
+        let module = copies(&[keys], 2, target.emit_options()).unwrap();
+        let compiled = compiler.compile("copies", &module.text, &target.all_flags(Effort::Full));
+        assert!(!compiled.unwrap().is_empty());
     }
 }
