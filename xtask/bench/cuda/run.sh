@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run on the GPU host, in the folder that `cargo xtask bench cuda` packed: checks and speeds, ours and others, as text, in
-# about ten minutes. MODELS is where the models of random weights are made, 37 GB of them; python3 needs numpy, and the peers
-# torch with transformers and mlx-lm, or they are left out.
+# about ten minutes. The GPU needs 100 GB of memory. MODELS is where the models of random weights are made, 37 GB of them;
+# python3 needs numpy, and the peers torch with transformers and mlx-lm, or they are left out.
 cd "$(dirname "$0")" || exit 1
 models=${MODELS:-$PWD/models}
 export MLXCEL_FIXTURES="$PWD/fixtures"
@@ -15,11 +15,27 @@ section() {
 section "The device"
 "$mlxcel" devices --calibrate
 
-# While the checks run.
-for name in 1b 8b 8b-q4; do
-    [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name" || exit 1
-done &
-making=$!
+# While the checks run: what transformers answers, and what the peers compile, which they keep for when they are measured.
+prepare() {
+    for name in 1b 8b 8b-q4; do
+        [ -e "$models/$name/config.json" ] || python3 model.py "$name" "$models/$name" || return 1
+    done
+    for name in 1b 8b; do
+        python3 oracle.py "$models/$name" "$name" && answer "$name" > "$name.answer"
+    done
+    python3 mlx_peer.py $mlx_cases
+    python3 torch_peer.py $torch_cases
+}
+
+answer() {
+    ids=$(head -n 1 "$1.tokens" | tr ' ' ,)
+    "$mlxcel" generate -m "$models/$1" --engine cuda --dtype f32 --prompt-tokens "$ids" --temp 0 -n 48 --ignore-eos --json
+}
+
+mlx_cases="1b:1:16 8b:1:16 8b:64:16 8b:1:4"
+torch_cases="1b:1 8b:1 8b:64"
+prepare > prepared.txt 2>&1 &
+preparing=$!
 
 # Most of a check is the reference's work, on one core.
 parts=$(nproc)
@@ -46,7 +62,16 @@ if command -v compute-sanitizer > /dev/null; then
     suite "racecheck" compute-sanitizer --tool racecheck
 fi
 
-wait $making || exit 1
+wait $preparing
+[ -e "$models/8b-q4/config.json" ] || { cat prepared.txt; exit 1; }
+section "48 tokens of transformers in f32"
+for name in 1b 8b; do
+    python3 judge.py "$name" "$name.answer"
+done
+
+section "From the start to the first token, 8B"
+"$mlxcel" generate -m "$models/8b" --engine cuda --prompt-tokens 5,42,79,116 --temp 0 -n 1 --ignore-eos --json
+
 section "Ours"
 "$mlxcel" bench -m "$models/1b" --engine cuda -p 2048 -n 128 -d 128 -r 3
 "$mlxcel" bench -m "$models/8b-q4" --engine cuda -p 2048 -n 128 -d 128 -r 3
@@ -62,7 +87,7 @@ kill $server
 wait $server
 
 section "MLX"
-python3 mlx_peer.py 1b:1:16 8b:1:16 8b:64:16 8b:1:4
+python3 mlx_peer.py $mlx_cases
 section "transformers, compiled"
-python3 torch_peer.py 1b:1 8b:1 8b:64
+python3 torch_peer.py $torch_cases
 section "The end"
