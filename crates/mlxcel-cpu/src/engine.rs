@@ -70,6 +70,7 @@ impl Engine for CpuEngine {
             threads,
             prefers_16_bits: false,
             step_tokens: Caps::STEP_TOKENS,
+            exact_rows: true,
         }
     }
 

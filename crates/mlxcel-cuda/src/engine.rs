@@ -172,6 +172,7 @@ impl Engine for CudaEngine {
             threads: 1,
             prefers_16_bits: true,
             step_tokens: Caps::GPU_STEP_TOKENS,
+            exact_rows: true,
         }
     }
 

@@ -20,6 +20,7 @@ impl Engine for NullEngine {
             threads: 1,
             prefers_16_bits: false,
             step_tokens: Caps::STEP_TOKENS,
+            exact_rows: true,
         }
     }
 

@@ -50,6 +50,7 @@ impl Engine for ReferenceEngine {
             threads: 1,
             prefers_16_bits: false,
             step_tokens: Caps::STEP_TOKENS,
+            exact_rows: true,
         }
     }
 

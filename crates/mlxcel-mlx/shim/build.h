@@ -32,6 +32,7 @@ class Builder {
   Builder& operator=(const Builder&) = delete;
 
   bool on_cpu() const { return s.device == mx::Device::cpu; }
+  mx::Stream stream_of(mx::Dtype t) const { return t == mx::float64 ? doubles : s; }
 
   // ---- small expressions ----
   array cast(const array& a, mx::Dtype t) const { return a.dtype() == t ? a : mx::astype(a, t, s); }

@@ -21,36 +21,34 @@ struct Code {
   uint64_t traces = 0;
 };
 
-// Builds on the stream of the processor for as long as it lives, if the instruction has doubles.
-class DoubleScope {
+// Builds on another stream for as long as it lives.
+class StreamScope {
  public:
-  DoubleScope(Builder& b, const Instruction& i, const Arrays& x) : b_(b), s_(b.s) {
-    if (!b.on_cpu() && has_doubles(i, x)) b.s = b.doubles;
-  }
-  ~DoubleScope() { b_.s = s_; }
-  DoubleScope(const DoubleScope&) = delete;
-  DoubleScope& operator=(const DoubleScope&) = delete;
+  StreamScope(Builder& b, mx::Stream s) : b_(b), s_(b.s) { b.s = s; }
+  ~StreamScope() { b_.s = s_; }
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
 
  private:
-  static bool has_doubles(const Instruction& i, const Arrays& x) {
-    for (auto& a : x)
-      if (a.dtype() == mx::float64) return true;
-    constexpr int64_t wide = 14;
-    switch (i.tag) {
-      case Tag::integer:
-      case Tag::zeros:
-      case Tag::iota:
-      case Tag::cast: return !i.words.empty() && i.words.front() == wide;
-      case Tag::dot:
-      case Tag::dequantize:
-      case Tag::dequantize_grouped: return !i.words.empty() && i.words.back() == wide;
-      default: return false;
-    }
-  }
-
   Builder& b_;
   mx::Stream s_;
 };
+
+inline bool has_doubles(const Instruction& i, const Arrays& x) {
+  for (auto& a : x)
+    if (a.dtype() == mx::float64) return true;
+  constexpr int64_t wide = 14;
+  switch (i.tag) {
+    case Tag::integer:
+    case Tag::zeros:
+    case Tag::iota:
+    case Tag::cast: return !i.words.empty() && i.words.front() == wide;
+    case Tag::dot:
+    case Tag::dequantize:
+    case Tag::dequantize_grouped: return !i.words.empty() && i.words.back() == wide;
+    default: return false;
+  }
+}
 
 // An error with the instruction that it happened in.
 struct StepError : std::runtime_error {
@@ -82,7 +80,7 @@ class Interpreter {
       Arrays x;
       for (int r : i.inputs) x.push_back(regs[r].value());
       for (int r : i.last) regs[r].reset();
-      DoubleScope scope(b_, i, x);
+      StreamScope scope(b_, has_doubles(i, x) ? b_.doubles : b_.s);
       auto results = apply(i, x);
       x.clear();
       if (b_.on_cpu() && i.tag != Tag::broadcast) check_room(results);
@@ -313,7 +311,7 @@ inline void compile_block(Block& block, Builder& b, Code& code) {
     try {
       auto results = Interpreter(b, code).run(block, arguments);
       // A view at the end of a trace is read back wrongly, so results are whole.
-      for (auto& r : results) r = mx::contiguous(r, false, b.s);
+      for (auto& r : results) r = mx::contiguous(r, false, b.stream_of(r.dtype()));
       b.tracing = false;
       b.memo = std::move(memo);
       b.kept = std::move(kept);

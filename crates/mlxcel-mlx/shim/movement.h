@@ -37,11 +37,24 @@ inline array update_slice(const Builder& b, const array& x, const array& update,
       x, update, clamped_starts(b, starts, x.shape(), update.shape()), all_axes(x.ndim()), b.s);
 }
 
+// Updates of which those to one row are all the last of them, since GPUs write them in any order.
+inline array later_wins(const Builder& b, int rows, const array& index, const array& updates) {
+  if (rows == 0) return updates;
+  auto order = mx::arange(0, static_cast<int>(index.size()), 1, b.s);
+  auto wide = b.cast(index, mx::int64);
+  auto kept = mx::logical_and(
+      mx::greater_equal(wide, array(int64_t(0)), b.s), mx::less(wide, array(int64_t(rows)), b.s), b.s);
+  auto at = b.clamped(b.cast(index, mx::int32), rows);
+  auto numbers = b.reshape(b.where(kept, order, array(-1)), {static_cast<int>(index.size()), 1});
+  auto last = mx::scatter_max(mx::full({rows}, -1, mx::int32, b.s), {at}, numbers, {0}, b.s);
+  return b.take(updates, mx::maximum(b.take(last, at, 0), array(0), b.s), 0);
+}
+
 inline array scatter(const Builder& b, const array& x, const array& index, const array& updates, bool add) {
   if (!add) {
     bool known = !b.tracing && index.is_available() && index.dtype() == mx::int32;
     auto inside = known ? Builder::inside_of(b.numbers(index), x.shape(0)) : Inside::unknown;
-    return b.put_rows(x, index, updates, inside);
+    return b.put_rows(x, index, index.size() > 1 ? later_wins(b, x.shape(0), index, updates) : updates, inside);
   }
   auto at = b.cast(index, mx::int64);
   auto inside = mx::logical_and(

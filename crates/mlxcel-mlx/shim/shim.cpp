@@ -72,8 +72,8 @@ mx::Shape shape_of(const int64_t* shape, size_t rank) {
 // of which every step wants other rows took 20 ms of a prompt. What a kernel writes lies on the GPU from then on.
 void settle(mlxcel_array& a, const Builder& b) {
   // Metal has one memory, and MLX keeps numbers by themselves in memory that both sides see.
-  if (b.on_cpu() || !mx::cu::is_available() || a.settled || a.value.nbytes() <= 8) return;
   auto type = a.value.dtype();
+  if (b.on_cpu() || !mx::cu::is_available() || a.settled || a.value.nbytes() <= 8 || type == mx::float64) return;
   mx::Dtype bits[] = {mx::uint8, mx::uint16, mx::uint32, mx::uint64};
   auto same = bits[std::countr_zero(mx::size_of(type))];
   auto copied = mx::view(mx::bitwise_or(mx::view(a.value, same, b.s), array(0, same), b.s), type, b.s);
@@ -220,7 +220,7 @@ int32_t mlxcel_array_read(mlxcel_context* c, mlxcel_array* a, void* bytes, size_
     if (size == 0) return 0;
     auto whole = a->value;
     if (!whole.flags().row_contiguous) {
-      whole = mx::contiguous(whole, false, c->builder.s);
+      whole = mx::contiguous(whole, false, c->builder.stream_of(whole.dtype()));
       whole.eval();
     }
     std::memcpy(bytes, whole.data<uint8_t>(), size);
@@ -249,7 +249,8 @@ mlxcel_program* mlxcel_program_new(mlxcel_context* c, mlxcel_array* const* stati
 
 int32_t mlxcel_program_add_state(mlxcel_program* p, int32_t dtype, const int64_t* shape, size_t rank) {
   return guarded<int32_t>(1, [&] {
-    auto zeros = mx::zeros(shape_of(shape, rank), dtype_of(dtype), p->context->builder.s);
+    auto type = dtype_of(dtype);
+    auto zeros = mx::zeros(shape_of(shape, rank), type, p->context->builder.stream_of(type));
     zeros.eval();
     p->states.push_back(zeros);
     return 0;
@@ -260,6 +261,7 @@ int32_t mlxcel_program_copy_state(mlxcel_program* p, size_t state, const int64_t
   int32_t failed = guarded<int32_t>(1, [&] {
     check_whole(*p);
     auto& b = p->context->builder;
+    StreamScope scope(b, b.stream_of(p->states.at(state).dtype()));
     for (size_t i = 0; i < count; i++) {
       int from = static_cast<int>(pairs[2 * i]), to = static_cast<int>(pairs[2 * i + 1]);
       auto now = std::move(p->states.at(state));

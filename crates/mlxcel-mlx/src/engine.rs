@@ -132,6 +132,8 @@ impl Engine for MlxEngine {
             threads: 1,
             prefers_16_bits: is_gpu,
             step_tokens: if is_gpu { Caps::GPU_STEP_TOKENS } else { Caps::STEP_TOKENS },
+            // On GPUs MLX chooses how to multiply by the number of rows.
+            exact_rows: !is_gpu,
         }
     }
 

@@ -82,6 +82,8 @@ impl Engine for XlaEngine {
             threads,
             prefers_16_bits,
             step_tokens: Caps::STEP_TOKENS,
+            // On accelerators XLA chooses how to multiply by the number of rows.
+            exact_rows: self.executor.is_cpu(),
         }
     }
 

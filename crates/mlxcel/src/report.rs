@@ -154,6 +154,7 @@ mod tests {
             threads: 1,
             prefers_16_bits: false,
             step_tokens: Caps::STEP_TOKENS,
+            exact_rows: true,
         };
         assert_eq!(
             timings.summary(progress, &caps),
