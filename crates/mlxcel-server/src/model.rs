@@ -39,7 +39,7 @@ impl Model {
             Work::Generate(make) => {
                 Worker::Generating(ModelThread::start(id, make, info.queue, Arc::clone(&metrics))?)
             }
-            Work::Embed(embedder) => Worker::Embedding(EmbeddingThread::start(id, embedder)?),
+            Work::Embed(embedder) => Worker::Embedding(EmbeddingThread::start(id, embedder, info.queue)?),
         };
         metrics.is_ready.set(1);
         Ok(Model { id: id.to_string(), info, text, worker })

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
@@ -17,6 +18,9 @@ const FORM: &str = "mlxcel xla cache 1";
 
 /// No executable is larger.
 const ENTRY_MAX: u64 = 1 << 30;
+
+/// Bytes of all entries. Beyond them the ones go that were not used for longest.
+const FOLDER_MAX: u64 = 4 << 30;
 
 /// A module that was just compiled, with its form on disk if it has one.
 pub(crate) type Made = (Arc<dyn Executable>, Option<Vec<u8>>);
@@ -128,6 +132,9 @@ impl Cache {
             let _ = std::fs::remove_file(&path);
             return None;
         }
+        // Those used last stay longest; where that cannot be noted, those written last do.
+        let used = std::fs::File::options().append(true).open(&path);
+        let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
         Some(bytes.split_off(32))
     }
 
@@ -148,7 +155,30 @@ impl Cache {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(fail)?;
         file.write_all(&hash(&[content])).and_then(|()| file.write_all(content)).map_err(fail)?;
         file.persist(self.path(key)).map_err(|e| fail(e.error))?;
+        self.thin_out(FOLDER_MAX);
         Ok(())
+    }
+
+    /// Removes files, the ones used longest ago first, until no more than `most` bytes are left. What a writer left behind when
+    /// it was stopped goes with them. Another process may do the same, so that a file that is gone is no error.
+    fn thin_out(&self, most: u64) {
+        let Ok(files) = std::fs::read_dir(&self.folder) else { return };
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = files
+            .filter_map(|file| {
+                let (file, path) = file.ok().map(|f| (f.metadata(), f.path()))?;
+                let file = file.ok().filter(std::fs::Metadata::is_file)?;
+                Some((file.modified().ok()?, file.len(), path))
+            })
+            .collect();
+        files.sort();
+        let mut all: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in files {
+            if all <= most {
+                return;
+            }
+            let _ = std::fs::remove_file(path);
+            all -= bytes;
+        }
     }
 }
 
@@ -186,6 +216,27 @@ mod tests {
             assert_eq!(cache.read(&key), None);
             assert!(!path.exists());
         }
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(folder.path());
+        let keys = ["a", "b", "c"].map(|module| cache.key(module, b""));
+        for (age, key) in [300, 200, 100].into_iter().zip(&keys) {
+            cache.write(key, &[0; 68]).unwrap();
+            let file = std::fs::File::options().append(true).open(cache.path(key)).unwrap();
+            file.set_modified(SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        }
+        assert!(cache.read(&keys[0]).is_some(), "it is used now");
+        let left = |most: u64| {
+            cache.thin_out(most);
+            keys.each_ref().map(|key| cache.path(key).exists())
+        };
+        assert_eq!(left(300), [true; 3]);
+        assert_eq!(left(299), [true, false, true]);
+        assert_eq!(left(100), [true, false, false]);
+        assert_eq!(left(0), [false; 3]);
     }
 
     struct Nothing;

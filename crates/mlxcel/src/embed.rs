@@ -22,7 +22,7 @@ use crate::{engines, inspect, say, vocabulary};
 
 /// Tokens of one step: enough to use the machine. Encoders compare every token of a step with every other, so more
 /// of them in one step would cost more for each.
-const STEP_TOKENS: usize = 512;
+pub const STEP_TOKENS: usize = 512;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,9 +11,6 @@ use tokio::sync::oneshot;
 use super::{EmbedError, Embedder, LoadError};
 use crate::refusal::{Kind, Refusal};
 
-/// Batches that wait at most.
-const QUEUE_MAX: usize = 256;
-
 type Vectors = Result<Vec<Vec<f32>>, EmbedError>;
 
 struct Batch {
@@ -28,8 +25,9 @@ pub struct EmbeddingThread {
 }
 
 impl EmbeddingThread {
-    pub fn start(name: &str, embedder: Box<dyn Embedder>) -> Result<Self, LoadError> {
-        let (batches, received) = mpsc::sync_channel(QUEUE_MAX);
+    /// No more than `queue_max` batches wait.
+    pub fn start(name: &str, embedder: Box<dyn Embedder>, queue_max: usize) -> Result<Self, LoadError> {
+        let (batches, received) = mpsc::sync_channel(queue_max);
         let is_up = Arc::new(AtomicBool::new(true));
         let up = Arc::clone(&is_up);
         let builder = std::thread::Builder::new().name(format!("model {name}"));
@@ -105,11 +103,47 @@ mod tests {
 
     #[tokio::test]
     async fn a_model_that_goes_on_after_a_breakdown_is_up() {
-        let thread = EmbeddingThread::start("fragile", Box::new(Fragile::default())).unwrap();
+        let thread = EmbeddingThread::start("fragile", Box::new(Fragile::default()), 4).unwrap();
         assert!(thread.embed(vec![vec![1, 7]]).await.is_err());
         assert!(thread.is_up());
         assert!(thread.embed(vec![vec![1]]).await.is_ok());
         assert!(thread.embed(vec![vec![1, 13]]).await.is_err());
         assert!(!thread.is_up(), "it can do nothing any more");
+    }
+
+    /// Says that it has begun, and waits until it may go on.
+    struct Slow {
+        begun: SyncSender<()>,
+        go_on: Receiver<()>,
+    }
+
+    impl Embedder for Slow {
+        fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+            self.begun.send(()).unwrap();
+            self.go_on.recv().unwrap();
+            Ok(vec![vec![1.0]])
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_wait_than_are_allowed_to() {
+        let (begun, begins) = mpsc::sync_channel(0);
+        let (goes_on, go_on) = mpsc::channel();
+        let thread = Arc::new(EmbeddingThread::start("slow", Box::new(Slow { begun, go_on }), 1).unwrap());
+        let embed = || {
+            let thread = Arc::clone(&thread);
+            tokio::spawn(async move { thread.embed(vec![vec![1]]).await.is_ok() })
+        };
+        let computed = embed();
+        tokio::task::yield_now().await;
+        begins.recv().unwrap();
+        let waiting = embed();
+        tokio::task::yield_now().await;
+        let refused = thread.embed(vec![vec![1]]).await.unwrap_err();
+        assert!(refused.message.contains("too many texts are waiting"), "{}", refused.message);
+        goes_on.send(()).unwrap();
+        begins.recv().unwrap();
+        goes_on.send(()).unwrap();
+        assert!(computed.await.unwrap() && waiting.await.unwrap());
     }
 }

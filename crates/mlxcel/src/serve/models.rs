@@ -14,7 +14,7 @@ use mlxcel_weights::Checkpoint;
 use super::Serve;
 use crate::budget::{self, StepSize};
 use crate::cli::TypeArgs;
-use crate::embed::PoolingName;
+use crate::embed::{PoolingName, STEP_TOKENS};
 use crate::embedder::Embedder;
 use crate::engines::EngineArgs;
 use crate::report::in_words;
@@ -112,9 +112,11 @@ impl Loading {
         loaded: Loaded,
         vocabulary: Vocabulary,
     ) -> Result<Parts> {
-        let context = loaded.model.built.max_context;
+        let context = self.context(&loaded)?;
         let info = self.info(path, &loaded, &*engine, context);
-        let work = Work::Embed(Box::new(Batches(Embedder::new(engine, loaded))));
+        let (tokens, sequences) = (self.batch_size.unwrap_or(STEP_TOKENS), self.parallel);
+        let batches = Batches { embedder: Embedder::new(engine, loaded), tokens, sequences };
+        let work = Work::Embed(Box::new(batches));
         let Vocabulary { tokenizer, templates } = vocabulary;
         Ok(Parts { info, tokenizer, templates, end_ids: Default::default(), work })
     }
@@ -133,20 +135,25 @@ impl Loading {
         }
     }
 
+    /// Tokens of a request at most, whatever memory allows.
+    fn context(&self, loaded: &Loaded) -> Result<usize> {
+        let longest = loaded.model.built.max_context;
+        let wanted = self.ctx_size.unwrap_or(longest);
+        ensure!(
+            wanted <= longest,
+            "--ctx-size {wanted} is more than the model's context of {longest} tokens; give a smaller number"
+        );
+        Ok(wanted)
+    }
+
     /// As many tokens as the requests could need, within memory; one request fits in any case.
     fn size(&self, loaded: &Loaded, engine: &dyn Engine) -> Result<Size> {
-        let longest = loaded.model.built.max_context;
-        ensure!(
-            self.ctx_size.is_none_or(|n| n <= longest),
-            "--ctx-size {} is more than the model's context of {longest} tokens; give a smaller number",
-            self.ctx_size.unwrap_or_default()
-        );
+        let wanted = self.context(loaded)?;
         let state = loaded.bytes_per_sequence().saturating_mul(self.slots(loaded) as u64);
         let (each, memory) = (loaded.bytes_per_token(), self.cache_bytes(loaded, engine)?);
         let left = memory.map(|bytes| bytes.saturating_sub(state));
         let affordable = left.and_then(|bytes| bytes.checked_div(each));
         let affordable = affordable.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let wanted = self.ctx_size.unwrap_or(longest);
         if affordable < wanted {
             if self.ctx_size.is_some() || affordable < 2 {
                 bail!(
@@ -227,11 +234,12 @@ fn runner(loaded: &Loaded, engine: &dyn Engine, limits: Limits, traits: Traits) 
 }
 
 /// Vectors of any number of sequences, some at a time.
-struct Batches(Embedder);
-
-/// Sequences and tokens of one step: enough to use the machine.
-const STEP_SEQUENCES: usize = 32;
-const STEP_TOKENS: usize = 512;
+struct Batches {
+    embedder: Embedder,
+    /// Of one step at most, unless a single sequence has more.
+    tokens: usize,
+    sequences: usize,
+}
 
 impl mlxcel_server::Embedder for Batches {
     fn embed(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
@@ -241,11 +249,11 @@ impl mlxcel_server::Embedder for Batches {
             let mut tokens = 0;
             let fits = |sequence: &&Vec<u32>| {
                 tokens += sequence.len();
-                tokens <= STEP_TOKENS
+                tokens <= self.tokens
             };
-            let count = rest.iter().take(STEP_SEQUENCES).take_while(fits).count().max(1);
+            let count = rest.iter().take(self.sequences).take_while(fits).count().max(1);
             let step: Vec<&[u32]> = rest[..count].iter().map(Vec::as_slice).collect();
-            let made = self.0.embed(&step);
+            let made = self.embedder.embed(&step);
             vectors.extend(made.map_err(|error| EmbedError { reason: format!("{error:#}") })?);
             rest = &rest[count..];
         }

@@ -64,6 +64,23 @@ fn what_cannot_be_started_is_told_in_one_line() {
     }
 }
 
+#[test]
+fn a_server_of_embeddings_keeps_to_its_context_and_its_steps() {
+    let model = ModelCopy::with_tokenizer();
+    let flags = ["-m", model.argument(), "--embeddings", "--pooling", "last"];
+    let refused = run(&[&["serve"], &flags[..], &["--ctx-size", "100000000"]].concat());
+    assert!(refused.stderr.contains("--ctx-size 100000000 is more than"), "{}", refused.stderr);
+    let steps = ["--ctx-size", "2", "--batch-size", "1", "--parallel", "1"];
+    let (mut child, address) = start(&[&flags[..], &steps].concat());
+    let embed = |input: &str| ask(&address, "POST", "/v1/embeddings", &format!(r#"{{"input": {input}}}"#));
+    let answer = embed("[[1], [2, 3], [1]]");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"index\":2"), "{answer}");
+    let refused = embed("[[1, 2, 3]]");
+    assert!(refused.contains("has 3 tokens, but the context has 2"), "{refused}");
+    child.kill().expect("it ends");
+    child.wait().expect("it ended");
+}
+
 #[cfg(unix)]
 #[test]
 fn smollm2_answers_over_http_and_the_process_ends_when_it_is_asked_to() {

@@ -222,8 +222,17 @@ impl Engine for Leader {
             _ => None,
         });
         let inputs = inputs.collect();
+        let (rounds_prompts, draws_no_nan) = (mine.rounds_prompts(), mine.draws_no_nan());
         let guarded = Guarded::new(mine, group.health.clone())?;
-        Ok(Box::new(Everywhere { program, group, guarded, inputs }))
+        Ok(Box::new(Everywhere {
+            program,
+            group,
+            guarded,
+            inputs,
+            rounds_prompts,
+            draws_no_nan,
+            is_lost: false,
+        }))
     }
 }
 
@@ -240,6 +249,23 @@ struct Everywhere {
     guarded: Guarded,
     /// What the graph is fed.
     inputs: Vec<String>,
+    rounds_prompts: bool,
+    draws_no_nan: bool,
+    is_lost: bool,
+}
+
+impl Everywhere {
+    /// Runs `f` on this member's part, and asks it about its states if that fails.
+    fn call<T: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut dyn Program) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let result = self.guarded.call(f);
+        if result.is_err() {
+            self.is_lost |= self.guarded.call(|program| Ok(program.is_lost())).unwrap_or(true);
+        }
+        result
+    }
 }
 
 impl Program for Everywhere {
@@ -249,21 +275,33 @@ impl Program for Everywhere {
         let message = Message::Step { program: self.program, outputs: outputs.clone(), tensors };
         self.group.tell(&message, &bytes)?;
         let feeds = feeds.clone();
-        self.guarded.call(move |program| {
+        self.call(move |program| {
             let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
             program.submit(&feeds, &outputs)
         })
     }
 
     fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>, EngineError> {
-        self.guarded.call(move |program| program.collect(ticket))
+        self.call(move |program| program.collect(ticket))
     }
 
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
         let (axis, pairs) = (axis.to_string(), pairs.to_vec());
         let message = Message::CopyState { program: self.program, axis: axis.clone(), pairs: pairs.clone() };
         self.group.tell(&message, &[])?;
-        self.guarded.call(move |program| program.copy_state(&axis, &pairs))
+        self.call(move |program| program.copy_state(&axis, &pairs))
+    }
+
+    fn rounds_prompts(&self) -> bool {
+        self.rounds_prompts
+    }
+
+    fn draws_no_nan(&self) -> bool {
+        self.draws_no_nan
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 }
 
