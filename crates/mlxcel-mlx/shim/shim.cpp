@@ -84,6 +84,18 @@ void settle(mlxcel_array& a, const Builder& b) {
   mx::clear_cache();
 }
 
+// Has arrays computed. MLX notes that all it was given at once are done on the stream of one of them, and a GPU's takes no
+// doubles, nor may those be given that are there already.
+void start(const Arrays& arrays) {
+  Arrays doubles, others;
+  for (auto& a : arrays) {
+    if (a.dtype() != mx::float64) others.push_back(a);
+    else if (a.status() == array::Status::unscheduled) doubles.push_back(a);
+  }
+  if (!doubles.empty()) mx::async_eval(doubles);
+  if (!others.empty()) mx::async_eval(others);
+}
+
 void check_whole(const mlxcel_program& p) {
   if (!p.broken.empty()) throw std::runtime_error("the states were lost when a step failed: " + p.broken);
 }
@@ -330,7 +342,7 @@ int32_t mlxcel_run(
     // take their memory.
     started = true;
     p->states.assign(results.begin(), results.begin() + states);
-    mx::async_eval(results);
+    start(results);
     for (size_t i = states; i < results.size(); i++) outputs[i - states] = new mlxcel_array{results[i]};
     return 0;
   });
