@@ -17,6 +17,8 @@ pub(crate) struct Record {
     pub(crate) blocks: BTreeMap<Address, u64>,
     pub(crate) pinned: BTreeMap<usize, Vec<u64>>,
     pub(crate) handles: usize,
+    pub(crate) events: usize,
+    pub(crate) graphs: usize,
 }
 
 /// Shared with the test, which looks at it afterwards.
@@ -135,7 +137,9 @@ impl Driver for Fake {
         self.note("destroy_stream").map(drop)
     }
     fn create_event(&self) -> Result<Handle> {
-        self.handle("create_event")
+        let event = self.handle("create_event")?;
+        self.record.lock().unwrap().events += 1;
+        Ok(event)
     }
     fn record_event(&self, _: Handle, _: Handle) -> Result<()> {
         self.note("record_event").map(drop)
@@ -144,7 +148,7 @@ impl Driver for Fake {
         self.note("wait_event").map(drop)
     }
     fn destroy_event(&self, _: Handle) -> Result<()> {
-        self.note("destroy_event").map(drop)
+        self.note("destroy_event").map(|mut record| record.events -= 1)
     }
     fn load_module(&self, image: &[u8]) -> Result<Handle> {
         assert_eq!(image.last(), Some(&0), "text ends in a zero");
@@ -176,13 +180,15 @@ impl Driver for Fake {
         self.note("begin_capture").map(drop)
     }
     fn end_capture(&self, _: Handle) -> Result<Handle> {
-        self.handle("end_capture")
+        let graph = self.handle("end_capture")?;
+        self.record.lock().unwrap().graphs += 1;
+        Ok(graph)
     }
     fn launch_graph(&self, _: Handle, _: Handle) -> Result<()> {
         self.note("launch_graph").map(drop)
     }
     fn destroy_graph(&self, _: Handle) -> Result<()> {
-        self.note("destroy_graph").map(drop)
+        self.note("destroy_graph").map(|mut record| record.graphs -= 1)
     }
 }
 
@@ -330,6 +336,7 @@ mod tests {
                 assert!(late || named, "{call} at {from}: {error:?}");
                 let record = record.lock().unwrap();
                 assert!(record.blocks.is_empty() && record.pinned.is_empty(), "{call} at {from} leaks");
+                assert_eq!((record.events, record.graphs), (0, 0), "{call} at {from} leaks");
             }
         }
     }

@@ -202,9 +202,9 @@ impl CudaProgram {
 
     fn forget(&mut self, key: &Key) -> Result<()> {
         if let Some(graph) = self.plans.remove(key).and_then(|p| p.graph) {
-            // It may still run.
-            self.ctx.wait()?;
-            self.ctx.driver.destroy_graph(graph)?;
+            // It may still run. A device that cannot be waited for has stopped.
+            let waited = self.ctx.wait();
+            self.ctx.driver.destroy_graph(graph).and(waited)?;
         }
         Ok(())
     }
@@ -214,10 +214,10 @@ impl CudaProgram {
         if let Some(arena) = self.arena.as_ref().filter(|a| a.bytes >= bytes) {
             return Ok(arena.at);
         }
-        for key in std::mem::take(&mut self.order) {
+        self.ctx.wait()?;
+        while let Some(key) = self.order.pop() {
             self.forget(&key)?;
         }
-        self.ctx.wait()?;
         let generous = bytes.next_power_of_two().min(bytes.saturating_add(256 << 20)).max(16 << 20);
         self.arena = None;
         let arena = Block::new(&self.ctx, generous, "the working memory of a step")
@@ -269,9 +269,26 @@ impl CudaProgram {
 
     /// Starts a step that there is a plan for.
     fn start(&mut self, asked: &Asked, feeds: &Feeds) -> Result<Flight> {
-        let bytes = self.plans[&asked.key].fed.1;
         let results = asked.results.last().map_or(0, |p| p.at + p.bytes);
-        let (mut staging, results) = (self.pinned(bytes)?, self.pinned(results)?);
+        let (mut staging, results) = (self.pinned(self.plans[&asked.key].fed.1)?, self.pinned(results)?);
+        match self.enqueue(asked, feeds, (&mut staging, &results)) {
+            Ok(event) => Ok(Flight { event, staging, results, pieces: asked.results.clone() }),
+            Err(error) => {
+                // What was begun may still read and write them.
+                let _ = self.ctx.wait();
+                self.spare.extend([staging, results]);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a step to the device, and the event of its end.
+    fn enqueue(
+        &mut self,
+        asked: &Asked,
+        feeds: &Feeds,
+        (staging, results): (&mut Pinned, &Pinned),
+    ) -> Result<Handle> {
         let plan = self.plans.get_mut(&asked.key).expect("it was just made");
         let arena = self.arena.as_ref().map_or(0, |a| a.at);
         for input in &plan.inputs {
@@ -280,16 +297,19 @@ impl CudaProgram {
             pad(&mut staging.bytes_mut()[start..start + input.bytes], t, &input.shape, &input.pad);
         }
         let (driver, stream) = (&*self.ctx.driver, self.ctx.stream);
-        if bytes > 0 {
-            driver.upload(arena + plan.fed.0, staging.ptr(), bytes as u64, stream)?;
+        if plan.fed.1 > 0 {
+            driver.upload(arena + plan.fed.0, staging.ptr(), plan.fed.1 as u64, stream)?;
         }
         plan.runs += 1;
         if plan.runs > 1 && plan.graph.is_none() && !plan.tape.branches {
             driver.begin_capture(stream)?;
             let captured = plan.tape.run(&self.ctx);
             let graph = driver.end_capture(stream);
-            captured?;
             plan.graph = Some(graph?);
+            if captured.is_err() {
+                plan.graph.take().map_or(Ok(()), |graph| driver.destroy_graph(graph))?;
+            }
+            captured?;
         }
         match plan.graph {
             Some(graph) => driver.launch_graph(graph, stream)?,
@@ -300,7 +320,7 @@ impl CudaProgram {
         }
         let event = self.spare_events.pop().map_or_else(|| driver.create_event(), Ok)?;
         driver.record_event(event, stream).inspect_err(|_| self.spare_events.push(event))?;
-        Ok(Flight { event, staging, results, pieces: asked.results.clone() })
+        Ok(event)
     }
 }
 
@@ -342,9 +362,9 @@ impl Program for CudaProgram {
     fn collect(&mut self, ticket: Ticket) -> Result<Vec<HostTensor>> {
         let place = self.flights.iter().position(|(number, _)| *number == ticket.0);
         let place = place.ok_or(EngineError::UnknownTicket { ticket: ticket.0 })?;
-        let (_, flight) = self.flights.swap_remove(place);
         self.ctx.enter()?;
-        self.ctx.driver.wait_event(flight.event)?;
+        self.ctx.driver.wait_event(self.flights[place].1.event)?;
+        let (_, flight) = self.flights.swap_remove(place);
         let all = flight.results.bytes();
         let outputs = flight.pieces.iter().map(|p| {
             let host = HostTensor::from_bytes(p.dtype, p.shape.clone(), all[p.at..p.at + p.bytes].to_vec());

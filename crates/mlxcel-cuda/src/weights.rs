@@ -186,13 +186,15 @@ const THREADED: usize = 4 << 20;
 
 impl<'a> Ferry<'a> {
     fn new(ctx: &'a Arc<Context>) -> Result<Self> {
-        let mut buffers = vec![];
+        let mut ferry =
+            Ferry { ctx, buffers: vec![], turn: 0, filled: 0, pending: vec![], sent: 0, tells: None };
         for _ in 0..2 {
+            let buffer = Pinned::new(ctx, FERRY)?;
             let event = ctx.driver.create_event()?;
+            ferry.buffers.push((buffer, event));
             ctx.driver.record_event(event, ctx.stream)?;
-            buffers.push((Pinned::new(ctx, FERRY)?, event));
         }
-        Ok(Ferry { ctx, buffers, turn: 0, filled: 0, pending: vec![], sent: 0, tells: None })
+        Ok(ferry)
     }
 
     fn send(&mut self, mut to: Address, mut bytes: &[u8]) -> Result<()> {

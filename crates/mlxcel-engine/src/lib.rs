@@ -42,7 +42,8 @@ pub struct Caps {
     pub prefers_16_bits: bool,
     /// Tokens that a step should have at most, unless somebody asks for another number: enough to use the device.
     pub step_tokens: usize,
-    /// Whether a row's numbers are the same to the bit, in f32, whatever rows are computed beside it.
+    /// Whether a row's numbers are the same to the bit, whatever rows are computed beside it: always in f32, and in other
+    /// types as far as the engine's documents say.
     pub exact_rows: bool,
 }
 

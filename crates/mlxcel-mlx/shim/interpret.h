@@ -285,9 +285,9 @@ class Interpreter {
     // A scan over nothing stacks nothing; the engine gives the shapes of its rows.
     for (size_t k = 0; length == 0 && k + carried < i.outputs.size(); k++) {
       auto t = a.dtype();
-      now.push_back(mx::zeros(a.shape(), t, b_.s));
+      now.push_back(mx::zeros(a.shape(), t, b_.stream_of(t)));
     }
-    for (auto& rows : stacked) now.push_back(mx::stack(rows, 0, b_.s));
+    for (auto& rows : stacked) now.push_back(mx::stack(rows, 0, b_.stream_of(rows.at(0).dtype())));
     return now;
   }
 

@@ -39,7 +39,7 @@ inline array update_slice(const Builder& b, const array& x, const array& update,
 
 // Updates of which those to one row are all the last of them, since GPUs write them in any order.
 inline array later_wins(const Builder& b, int rows, const array& index, const array& updates) {
-  if (rows == 0) return updates;
+  if (rows == 0 || updates.size() == 0) return updates;
   auto order = mx::arange(0, static_cast<int>(index.size()), 1, b.s);
   auto wide = b.cast(index, mx::int64);
   auto kept = mx::logical_and(
@@ -53,8 +53,12 @@ inline array later_wins(const Builder& b, int rows, const array& index, const ar
 inline array scatter(const Builder& b, const array& x, const array& index, const array& updates, bool add) {
   if (!add) {
     bool known = !b.tracing && index.is_available() && index.dtype() == mx::int32;
-    auto inside = known ? Builder::inside_of(b.numbers(index), x.shape(0)) : Inside::unknown;
-    return b.put_rows(x, index, index.size() > 1 ? later_wins(b, x.shape(0), index, updates) : updates, inside);
+    auto numbers = known ? b.numbers(index) : std::vector<int>();
+    auto inside = known ? Builder::inside_of(numbers, x.shape(0)) : Inside::unknown;
+    std::sort(numbers.begin(), numbers.end());
+    bool distinct = index.size() < 2 ||
+        (known && std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end());
+    return b.put_rows(x, index, distinct ? updates : later_wins(b, x.shape(0), index, updates), inside);
   }
   auto at = b.cast(index, mx::int64);
   auto inside = mx::logical_and(

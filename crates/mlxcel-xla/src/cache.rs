@@ -154,30 +154,40 @@ impl Cache {
         std::fs::create_dir_all(&self.folder).map_err(fail)?;
         let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(fail)?;
         file.write_all(&hash(&[content])).and_then(|()| file.write_all(content)).map_err(fail)?;
-        file.persist(self.path(key)).map_err(|e| fail(e.error))?;
-        self.thin_out(FOLDER_MAX);
+        let path = self.path(key);
+        file.persist(&path).map_err(|e| fail(e.error))?;
+        self.thin_out(&path, FOLDER_MAX);
         Ok(())
     }
 
-    /// Removes files, the ones used longest ago first, until no more than `most` bytes are left. What a writer left behind when
-    /// it was stopped goes with them. Another process may do the same, so that a file that is gone is no error.
-    fn thin_out(&self, most: u64) {
+    /// Removes entries, the ones used longest ago first, until no more than `most` bytes are left with the one just written. What a
+    /// writer left behind when it was stopped goes with them. Another process may do the same, so that a file that is gone is
+    /// no error.
+    fn thin_out(&self, written: &Path, most: u64) {
         let Ok(files) = std::fs::read_dir(&self.folder) else { return };
+        let now = SystemTime::now();
         let mut files: Vec<(SystemTime, u64, PathBuf)> = files
             .filter_map(|file| {
-                let (file, path) = file.ok().map(|f| (f.metadata(), f.path()))?;
-                let file = file.ok().filter(std::fs::Metadata::is_file)?;
-                Some((file.modified().ok()?, file.len(), path))
+                let file = file.ok()?;
+                let name = file.file_name().into_string().ok()?;
+                let facts = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+                // What a clock that was put back calls the future is not used most.
+                let used =
+                    facts.modified().ok().filter(|used| *used <= now).unwrap_or(SystemTime::UNIX_EPOCH);
+                let is_ours = name.ends_with(".xla") || name.starts_with(".tmp");
+                is_ours.then(|| (used, facts.len(), file.path()))
             })
             .collect();
         files.sort();
         let mut all: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, bytes, path) in files {
+        for (_, bytes, path) in files.into_iter().filter(|(_, _, path)| path != written) {
             if all <= most {
                 return;
             }
-            let _ = std::fs::remove_file(path);
-            all -= bytes;
+            let removed = std::fs::remove_file(path);
+            if removed.is_ok() || removed.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+                all -= bytes;
+            }
         }
     }
 }
@@ -229,14 +239,18 @@ mod tests {
             file.set_modified(SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
         }
         assert!(cache.read(&keys[0]).is_some(), "it is used now");
-        let left = |most: u64| {
-            cache.thin_out(most);
+        let left = |written: &str, most: u64| {
+            cache.thin_out(&cache.path(written), most);
             keys.each_ref().map(|key| cache.path(key).exists())
         };
-        assert_eq!(left(300), [true; 3]);
-        assert_eq!(left(299), [true, false, true]);
-        assert_eq!(left(100), [true, false, false]);
-        assert_eq!(left(0), [false; 3]);
+        std::fs::write(folder.path().join("a stranger's"), [0; 500]).unwrap();
+        assert_eq!(left(&keys[2], 300), [true; 3]);
+        assert_eq!(left(&keys[2], 299), [true, false, true]);
+        let later = std::fs::File::options().append(true).open(cache.path(&keys[0])).unwrap();
+        later.set_modified(SystemTime::now() + std::time::Duration::from_secs(3600)).unwrap();
+        assert_eq!(left(&keys[0], 100), [true, false, false], "what was just written stays");
+        assert_eq!(left("another", 0), [false; 3]);
+        assert!(folder.path().join("a stranger's").exists());
     }
 
     struct Nothing;

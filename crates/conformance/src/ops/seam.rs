@@ -301,14 +301,20 @@ fn company(engine: &dyn Engine) -> Result<(), Fault> {
     // Tokens of each step for the first sequence, and how many sequences do the same beside it.
     let decode = (&[1usize][..], vec![1, 2, 7, 33, CROWD]);
     let prompt = (&[20usize, 1, 1][..], vec![1, 2, 3]);
-    let slack = if engine.caps().exact_rows { 0.0 } else { 1.0 };
+    let is_exact = engine.caps().exact_rows;
+    let slack = if is_exact { 0.0 } else { 1.0 };
     for (tokens, crowds) in [decode, prompt] {
         for dtype in [DType::F32, DType::BF16] {
             let of = |crowd: usize| first_sequence(engine, dtype, tokens, crowd);
             let alone = of(1)?;
             for &crowd in &crowds[1..] {
                 for (i, (with, alone)) in of(crowd)?.iter().zip(&alone).enumerate() {
-                    let output = format!("{} of {dtype} in a batch of {crowd}", RESULTS[i % RESULTS.len()]);
+                    let name = RESULTS[i % RESULTS.len()];
+                    // Of two numbers that are nearly the same, the last bits say which is larger.
+                    if name == "largest" && !is_exact {
+                        continue;
+                    }
+                    let output = format!("{name} of {dtype} in a batch of {crowd}");
                     compare((i / RESULTS.len(), &output), with, alone, slack)?;
                 }
             }

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
@@ -19,7 +19,9 @@ struct Batch {
 }
 
 pub struct EmbeddingThread {
-    batches: Option<SyncSender<Batch>>,
+    batches: Option<Sender<Batch>>,
+    waiting: Arc<AtomicUsize>,
+    queue_max: usize,
     is_up: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -27,14 +29,14 @@ pub struct EmbeddingThread {
 impl EmbeddingThread {
     /// No more than `queue_max` batches wait.
     pub fn start(name: &str, embedder: Box<dyn Embedder>, queue_max: usize) -> Result<Self, LoadError> {
-        let (batches, received) = mpsc::sync_channel(queue_max);
-        let is_up = Arc::new(AtomicBool::new(true));
-        let up = Arc::clone(&is_up);
+        let (batches, received) = mpsc::channel();
+        let (is_up, waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let (up, unseen) = (Arc::clone(&is_up), Arc::clone(&waiting));
         let builder = std::thread::Builder::new().name(format!("model {name}"));
-        let thread = builder.spawn(move || run(embedder, &received, &up));
+        let thread = builder.spawn(move || run(embedder, &received, (&unseen, &up)));
         let thread =
             thread.map_err(|e| LoadError { reason: format!("its thread cannot be started: {e}") })?;
-        Ok(EmbeddingThread { batches: Some(batches), is_up, thread: Some(thread) })
+        Ok(EmbeddingThread { batches: Some(batches), waiting, queue_max, is_up, thread: Some(thread) })
     }
 
     pub fn is_up(&self) -> bool {
@@ -45,11 +47,12 @@ impl EmbeddingThread {
     pub async fn embed(&self, sequences: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, Refusal> {
         let gone = || Refusal::new(Kind::Unavailable, "the engine broke down; try again later");
         let batches = self.batches.as_ref().ok_or_else(gone)?;
+        if self.waiting.fetch_add(1, Ordering::AcqRel) >= self.queue_max {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            return Err(Refusal::new(Kind::Busy, "too many texts are waiting; try again later"));
+        }
         let (reply, answer) = oneshot::channel();
-        batches.try_send(Batch { sequences, reply }).map_err(|error| match error {
-            TrySendError::Full(_) => Refusal::new(Kind::Busy, "too many texts are waiting; try again later"),
-            TrySendError::Disconnected(_) => gone(),
-        })?;
+        batches.send(Batch { sequences, reply }).map_err(|_| gone())?;
         let vectors = answer.await.map_err(|_| gone())?;
         vectors.map_err(|error| Refusal::internal(error.to_string()))
     }
@@ -65,8 +68,13 @@ impl Drop for EmbeddingThread {
     }
 }
 
-fn run(mut embedder: Box<dyn Embedder>, batches: &Receiver<Batch>, is_up: &AtomicBool) {
+fn run(
+    mut embedder: Box<dyn Embedder>,
+    batches: &Receiver<Batch>,
+    (waiting, is_up): (&AtomicUsize, &AtomicBool),
+) {
     while let Ok(Batch { sequences, reply }) = batches.recv() {
+        waiting.fetch_sub(1, Ordering::AcqRel);
         if reply.is_closed() {
             continue;
         }
@@ -113,7 +121,7 @@ mod tests {
 
     /// Says that it has begun, and waits until it may go on.
     struct Slow {
-        begun: SyncSender<()>,
+        begun: Sender<()>,
         go_on: Receiver<()>,
     }
 
@@ -127,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_wait_than_are_allowed_to() {
-        let (begun, begins) = mpsc::sync_channel(0);
+        let (begun, begins) = mpsc::channel();
         let (goes_on, go_on) = mpsc::channel();
         let thread = Arc::new(EmbeddingThread::start("slow", Box::new(Slow { begun, go_on }), 1).unwrap());
         let embed = || {

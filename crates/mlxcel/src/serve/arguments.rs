@@ -51,15 +51,15 @@ pub struct Serve {
     #[arg(short, long, value_name = "N", help_heading = "Batching")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub ctx_size: Option<u32>,
-    /// Requests that are computed side by side; further ones wait.
+    /// Requests that are computed side by side, or texts where embeddings are made; further ones wait.
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Batching")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub parallel: u16,
     /// Requests that wait at most; further ones are told to come back.
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Batching")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub queue: u32,
-    /// Tokens of one step at most [default: 512; 2048 where the cuda or the mlx engine uses a GPU].
+    /// Tokens of one step at most [default: 512; 2048 where the cuda or the mlx engine answers on a GPU].
     #[arg(short, long, value_name = "N", help_heading = "Batching")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch_size: Option<u32>,

@@ -73,12 +73,11 @@ fn a_server_of_embeddings_keeps_to_its_context_and_its_steps() {
     let steps = ["--ctx-size", "2", "--batch-size", "1", "--parallel", "1"];
     let (mut child, address) = start(&[&flags[..], &steps].concat());
     let embed = |input: &str| ask(&address, "POST", "/v1/embeddings", &format!(r#"{{"input": {input}}}"#));
-    let answer = embed("[[1], [2, 3], [1]]");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"index\":2"), "{answer}");
-    let refused = embed("[[1, 2, 3]]");
-    assert!(refused.contains("has 3 tokens, but the context has 2"), "{refused}");
+    let (answer, refused) = (embed("[[1], [2, 3], [1]]"), embed("[[1, 2, 3]]"));
     child.kill().expect("it ends");
     child.wait().expect("it ended");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"index\":2"), "{answer}");
+    assert!(refused.contains("has 3 tokens, but the context has 2"), "{refused}");
 }
 
 #[cfg(unix)]

@@ -255,6 +255,11 @@ struct Everywhere {
 }
 
 impl Everywhere {
+    /// Whoever was not told has other states from now on.
+    fn tell(&mut self, message: &Message, bytes: &[&[u8]]) -> Result<(), EngineError> {
+        self.group.tell(message, bytes).inspect_err(|_| self.is_lost = true)
+    }
+
     /// Runs `f` on this member's part, and asks it about its states if that fails.
     fn call<T: Send + 'static>(
         &mut self,
@@ -273,7 +278,7 @@ impl Program for Everywhere {
         let outputs: Vec<String> = outputs.iter().map(|o| o.to_string()).collect();
         let (tensors, bytes) = wire::tensors(feeds, &self.inputs);
         let message = Message::Step { program: self.program, outputs: outputs.clone(), tensors };
-        self.group.tell(&message, &bytes)?;
+        self.tell(&message, &bytes)?;
         let feeds = feeds.clone();
         self.call(move |program| {
             let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
@@ -288,7 +293,7 @@ impl Program for Everywhere {
     fn copy_state(&mut self, axis: &str, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
         let (axis, pairs) = (axis.to_string(), pairs.to_vec());
         let message = Message::CopyState { program: self.program, axis: axis.clone(), pairs: pairs.clone() };
-        self.group.tell(&message, &[])?;
+        self.tell(&message, &[])?;
         self.call(move |program| program.copy_state(&axis, &pairs))
     }
 
