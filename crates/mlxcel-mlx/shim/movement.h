@@ -55,9 +55,8 @@ inline array scatter(const Builder& b, const array& x, const array& index, const
     bool known = !b.tracing && index.is_available() && index.dtype() == mx::int32;
     auto numbers = known ? b.numbers(index) : std::vector<int>();
     auto inside = known ? Builder::inside_of(numbers, x.shape(0)) : Inside::unknown;
-    std::sort(numbers.begin(), numbers.end());
-    bool distinct = index.size() < 2 ||
-        (known && std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end());
+    bool distinct =
+        index.size() < 2 || (known && std::set<int>(numbers.begin(), numbers.end()).size() == numbers.size());
     return b.put_rows(x, index, distinct ? updates : later_wins(b, x.shape(0), index, updates), inside);
   }
   auto at = b.cast(index, mx::int64);
