@@ -247,15 +247,20 @@ mod tests {
         b.finish().unwrap()
     }
 
+    /// What the layer is fed.
+    fn feeds(rows: usize) -> Feeds {
+        let mut feeds = Feeds::new();
+        feeds.insert("x", HostTensor::new(&[rows, 8], &vec![0.5f32; rows * 8]));
+        feeds
+    }
+
     /// Opens, compiles, runs three steps, copies a state, and lets go of everything.
     fn everything(driver: Fake) -> std::result::Result<(), EngineError> {
         let engine = CudaEngine::with_driver(Box::new(driver), CudaOptions::default())?;
         let dims = Bindings::from([("slots".to_string(), 1)]);
         let mut program = engine.compile(&layer(), &Ones, &dims)?;
-        let mut feeds = Feeds::new();
-        feeds.insert("x", HostTensor::new(&[1, 8], &[0.5f32; 8]));
         for _ in 0..3 {
-            let ticket = program.submit(&feeds, &["y"])?;
+            let ticket = program.submit(&feeds(1), &["y"])?;
             assert_eq!(program.collect(ticket)?[0].shape(), [1, 8]);
         }
         program.copy_state("slots", &[(0, 0)])
@@ -279,11 +284,6 @@ mod tests {
         let engine = CudaEngine::with_driver(Box::new(Fake::new(&record)), CudaOptions::default()).unwrap();
         let dims = Bindings::from([("slots".to_string(), 1)]);
         let mut program = engine.compile(&layer(), &Ones, &dims).unwrap();
-        let feeds = |rows: usize| {
-            let mut feeds = Feeds::new();
-            feeds.insert("x", HostTensor::new(&[rows, 8], &vec![0.5f32; rows * 8]));
-            feeds
-        };
         // Two at once, as when the next step is prepared while one runs.
         let (same, other) = (feeds(2), feeds(3));
         let counted = |program: &mut Box<dyn mlxcel_engine::Program>| {
@@ -364,11 +364,6 @@ mod tests {
         let engine = CudaEngine::with_driver(Box::new(Fake::new(&record)), options).unwrap();
         let dims = Bindings::from([("slots".to_string(), 1)]);
         let mut program = engine.compile(&layer(), &Ones, &dims).unwrap();
-        let feeds = |rows: usize| {
-            let mut feeds = Feeds::new();
-            feeds.insert("x", HostTensor::new(&[rows, 8], &vec![0.5f32; rows * 8]));
-            feeds
-        };
         for _ in 0..2 {
             let refused = program.submit(&feeds(4 << 20), &["y"]).unwrap_err().to_string();
             assert!(refused.contains("the working memory of a step"), "{refused}");

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run on the GPU host, in the folder that `cargo xtask bench cuda` packed: checks and speeds, ours and others, as text, in
-# about ten minutes. The GPU needs 100 GB of memory. MODELS is where the models of random weights are made, 37 GB of them;
+# about ten minutes. Written for an H200, which has 140 GB. MODELS is where the models of random weights are made, 37 GB of them;
 # python3 needs numpy, and the peers torch with transformers and mlx-lm, or they are left out.
 cd "$(dirname "$0")" || exit 1
 models=${MODELS:-$PWD/models}
