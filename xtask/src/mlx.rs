@@ -18,6 +18,9 @@ use crate::shell;
 const HOME: &str = "MLXCEL_MLX_HOME";
 const SHIM: &str = "MLXCEL_MLX_SHIM";
 
+/// Where shims lie, for every platform.
+pub(crate) const SHIMS: &str = "shim";
+
 /// Stages a build of MLX in the cache and returns its folder.
 pub(crate) fn fetch(name: &str) -> Result<PathBuf> {
     let here = Machine::HERE.with_context(|| format!("{name} is not published for this machine"))?;
@@ -39,12 +42,12 @@ pub(crate) fn shim() -> Result<PathBuf> {
         Some(given) => Command::new(given),
         None => dialect.compiler()?,
     };
-    compile(compiler, dialect, &shell::target_folder("shim").join(dialect.library()))
+    compile(compiler, dialect, &shell::target_folder(SHIMS).join(dialect.library()))
 }
 
 /// Compiles it for another kind of Linux machine, with that one's compiler.
 pub(crate) fn shim_by(compiler: &str) -> Result<PathBuf> {
-    let made = shell::target_folder("shim").join(compiler).join(Dialect::Gnu.library());
+    let made = shell::target_folder(SHIMS).join(compiler).join(Dialect::Gnu.library());
     compile(Command::new(compiler), Dialect::Gnu, &made)
 }
 

@@ -12,10 +12,14 @@ use super::tools;
 use crate::shell;
 
 /// The certificate with its key, and a file with its password.
-const PKCS12: &str = "MLXCEL_SIGN_PKCS12";
+pub(crate) const PKCS12: &str = "MLXCEL_SIGN_PKCS12";
 const PASSWORD_FILE: &str = "MLXCEL_SIGN_PASSWORD_FILE";
 /// The service that says when it was signed, so that a signature outlives its certificate.
 const TIMESTAMP: &str = "MLXCEL_SIGN_TIMESTAMP_URL";
+
+pub(crate) fn is_given() -> bool {
+    shell::variable(PKCS12).is_some()
+}
 
 /// Signs a file in place; `false` where no certificate is given.
 pub(crate) fn sign(file: &Path) -> Result<bool> {

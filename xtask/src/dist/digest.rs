@@ -13,7 +13,11 @@ pub(crate) fn of_file(path: &Path) -> Result<String> {
 }
 
 pub(crate) fn of_bytes(bytes: &[u8]) -> String {
-    of(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&of(bytes))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(crate) fn of(bytes: &[u8]) -> [u8; 32] {
@@ -30,7 +34,7 @@ pub(crate) fn of_folder(folder: &Path) -> Result<String> {
         let name = path.strip_prefix(folder)?.to_string_lossy().replace('\\', "/");
         all.update(format!("{}  {name}\n", of_file(&path)?));
     }
-    Ok(all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&all.finalize()))
 }
 
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

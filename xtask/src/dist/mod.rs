@@ -6,6 +6,7 @@ mod archive;
 mod build;
 mod certificate;
 mod digest;
+mod installer;
 mod licences;
 mod linked;
 mod machine;
@@ -29,7 +30,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::shell;
+use crate::{mlx, shell};
 use machine::Machine;
 use smoke::Smoke;
 use stage::Stage;
@@ -71,6 +72,11 @@ struct Row {
 
 pub(crate) fn run(options: &Dist) -> Result<()> {
     tools::say_what_is_missing();
+    ensure!(
+        !(options.twice && certificate::is_given()),
+        "signatures have dates, so two signed builds differ: run --twice without {}",
+        certificate::PKCS12
+    );
     let key = sums::key_of_environment()?;
     let out = shell::target_folder("dist");
     if out.exists() {
@@ -133,14 +139,29 @@ pub(crate) fn verify(options: &Verify) -> Result<()> {
 /// Makes everything for one target; returns the artifacts and how many smoke tests failed.
 fn make(target: &Target, options: &Dist, tools: &Tools, out: &Path) -> Result<(Vec<Row>, usize)> {
     let programs = build::run(target, tools, &shell::target_folder(build::FOLDER))?;
-    let mut notes = checks(target, &programs)?;
+    let mut rows = assemble(target, programs, tools, out)?;
     if options.twice {
-        let again = shell::target_folder("cross/again");
-        if again.exists() {
-            fs::remove_dir_all(&again)?;
+        let (folder, again) = (shell::target_folder("cross/again"), shell::target_folder("dist-again"));
+        for old in [&folder, &again, &shell::target_folder(mlx::SHIMS)] {
+            if old.exists() {
+                fs::remove_dir_all(old)?;
+            }
         }
-        notes.push(compare(target, &programs, &build::run(target, tools, &again)?)?);
+        fs::create_dir_all(&again)?;
+        compare(&mut rows, &assemble(target, build::run(target, tools, &folder)?, tools, &again)?)?;
+        fs::remove_dir_all(&folder)?;
     }
+    let mut failed = 0;
+    if options.smoke {
+        failed += smoke_test(target, &out.join(target.archive()), &mut rows[0]);
+        failed += rows.iter_mut().map(|row| usize::from(!roots::install(target, out, row))).sum::<usize>();
+    }
+    Ok((rows, failed))
+}
+
+/// Checks what was compiled and packs it; the archive comes first.
+fn assemble(target: &Target, programs: PathBuf, tools: &Tools, out: &Path) -> Result<Vec<Row>> {
+    let mut notes = checks(target, &programs)?;
     let programs = signed(target, programs, &mut notes)?;
     let shim = shim::make(target, tools, &mut notes)?;
     let stage = Stage {
@@ -152,16 +173,10 @@ fn make(target: &Target, options: &Dist, tools: &Tools, out: &Path) -> Result<(V
         seconds: stage::commit_seconds()?,
     };
     stage.write_documents(&linked::find(target.triple)?, tools)?;
-    let archive = out.join(target.archive());
-    fs::write(&archive, stage.archive()?)?;
+    fs::write(out.join(target.archive()), stage.archive()?)?;
     let mut rows = vec![row(out, target.archive(), notes)?];
     rows.extend(packages(&stage, tools, out)?);
-    let mut failed = 0;
-    if options.smoke {
-        failed += smoke_test(target, &archive, &mut rows[0]);
-        failed += rows.iter_mut().map(|row| usize::from(!roots::install(target, out, row))).sum::<usize>();
-    }
-    Ok((rows, failed))
+    Ok(rows)
 }
 
 fn smoke_test(target: &Target, archive: &Path, row: &mut Row) -> usize {
@@ -209,13 +224,14 @@ fn checks(target: &Target, programs: &Path) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-fn compare(target: &Target, first: &Path, second: &Path) -> Result<String> {
-    for program in PROGRAMS {
-        let name = target.program(program);
-        let digests = (digest::of_file(&first.join(&name))?, digest::of_file(&second.join(&name))?);
-        ensure!(digests.0 == digests.1, "{name} differs between two builds: {} and {}", digests.0, digests.1);
+/// Notes which artifacts have the same bytes as those of a second build; one that has others is a failure.
+fn compare(rows: &mut [Row], again: &[Row]) -> Result<()> {
+    for (row, second) in rows.iter_mut().zip(again) {
+        let (Some((_, first)), Some((_, second))) = (&row.made, &second.made) else { continue };
+        ensure!(first == second, "{} differs between two builds: {first} and {second}", row.name);
+        row.ran.push("two builds, the same bytes".to_string());
     }
-    Ok("two builds, the same bytes".to_string())
+    Ok(())
 }
 
 /// Copies of the programs, signed, where there is a certificate for Windows; else the programs.

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     archive::{self, Entry},
-    licences,
+    installer, licences,
     linked::Linked,
     sbom,
     targets::{Kind, PROGRAMS, Processor, Target},
@@ -24,16 +24,6 @@ const SUMMARY: &str = "Runs language models on your own machine";
 const THIRD_PARTY: &str = "THIRD-PARTY-LICENCES.txt";
 const SBOM: &str = "mlxcel.cdx.json";
 
-/// What puts the installer's folder at the end of the system's path, and takes it out again. The name says so: `=` sets it
-/// when it is installed, `-` removes it when it goes, `*` is the system's, and `[~]` what was there.
-const IN_PATH: [&str; 4] = [
-    "CREATE TABLE `Environment` (`Environment` CHAR(72) NOT NULL, `Name` CHAR(255) NOT NULL LOCALIZABLE, `Value` CHAR(255) \
-     LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",
-    "INSERT INTO `Environment` (`Environment`, `Name`, `Value`, `Component_`) VALUES ('Path', '=-*PATH', '[~];[INSTALLDIR]', \
-     'Programs')",
-    "INSERT INTO `InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('RemoveEnvironmentStrings', '', 3300)",
-    "INSERT INTO `InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('WriteEnvironmentStrings', '', 5200)",
-];
 const DOCUMENTS: [&str; 4] = ["README.md", "LICENSE", "LICENSE-MIT", "LICENSE-APACHE"];
 
 /// The files of a release for one target, in a folder.
@@ -168,30 +158,21 @@ impl Stage<'_> {
         format!("{described:#}\n")
     }
 
-    /// An installer for Windows, by wixl; returns its file name.
+    /// An installer for Windows; returns its file name.
     pub(crate) fn installer(&self, out: &Path) -> Result<String> {
-        // wixl takes names of files in its folder only.
-        let folder = shell::target_folder("dist-msi");
-        fs::create_dir_all(&folder)?;
-        for program in PROGRAMS.map(|program| self.target.program(program)) {
-            fs::copy(self.programs.join(&program), folder.join(&program))?;
-        }
-        for (name, path) in self.all_documents() {
-            fs::copy(path, folder.join(name))?;
-        }
-        fs::copy(shell::root().join("packaging/mlxcel.wxs"), folder.join("mlxcel.wxs"))?;
+        let programs = PROGRAMS.map(|program| self.target.program(program));
+        let mut files: Vec<_> =
+            programs.into_iter().map(|name| (name.clone(), self.programs.join(name))).collect();
+        files.extend(self.all_documents().into_iter().map(|(name, path)| (name.to_string(), path)));
+        files.extend(self.shim.iter().map(|shim| (file_name(shim), shim.clone())));
+        let parts = installer::Parts {
+            version: &self.version,
+            files,
+            has_shim: self.shim.is_some(),
+            seconds: self.seconds,
+        };
         let name = format!("mlxcel-{}{}.msi", self.target.name, self.target.suffix);
-        let mut wixl = Command::new("wixl");
-        wixl.current_dir(&folder).args(["--arch", "x64", "-D"]).arg(format!("Version={}", self.version));
-        if let Some(shim) = &self.shim {
-            fs::copy(shim, folder.join(file_name(shim)))?;
-            wixl.args(["-D", "Shim=yes"]);
-        }
-        wixl.arg("-o").arg(out.join(&name)).arg("mlxcel.wxs");
-        tools::output(&mut wixl)?;
-        let mut path = Command::new("msibuild");
-        path.arg(out.join(&name)).args(IN_PATH.iter().flat_map(|query| ["-q", *query]));
-        tools::output(&mut path)?;
+        installer::make(&parts, &out.join(&name))?;
         Ok(name)
     }
 }
