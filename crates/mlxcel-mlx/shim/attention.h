@@ -22,11 +22,44 @@ inline array layer_norm(
   return b.cast(mx::fast::layer_norm(in, typed(w), typed(bias), static_cast<float>(eps), b.s), x.dtype());
 }
 
+// Cosines and sines [tokens, 1, half] of what tokens are turned by, the same for all layers.
+inline const Arrays& turns(Builder& b, const array& positions, const array& inv_freq) {
+  auto& known = b.memo[{positions.id(), inv_freq.id()}];
+  if (!known) {
+    auto at = b.reshape(b.f32(positions), {positions.shape(0), 1, 1});
+    auto angles = b.mul(at, b.reshape(b.f32(inv_freq), {1, 1, inv_freq.shape(0)}));
+    known = std::make_shared<Arrays>(Arrays{mx::cos(angles, b.s), mx::sin(angles, b.s)});
+    b.kept.insert(b.kept.end(), {positions, inv_freq});
+  }
+  return *static_cast<Arrays*>(known.get());
+}
+
+// The whole of x [tokens, heads, rotary] turned, number by number: neighbours by each other, or one half by the other.
+inline array turned_plainly(Builder& b, const array& x, const array& positions, const array& inv_freq, bool pairs) {
+  int tokens = x.shape(0), heads = x.shape(1), half = inv_freq.shape(0), axis = pairs ? 3 : 2;
+  auto split = b.reshape(b.f32(x), pairs ? mx::Shape{tokens, heads, half, 2} : mx::Shape{tokens, heads, 2, half});
+  auto one = b.cut(split, axis, 0, 1), other = b.cut(split, axis, 1, 2);
+  auto& by = turns(b, positions, inv_freq);
+  auto cos = mx::expand_dims(by[0], axis, b.s), sin = mx::expand_dims(by[1], axis, b.s);
+  auto first = b.sub(b.mul(one, cos), b.mul(other, sin)), second = b.add(b.mul(one, sin), b.mul(other, cos));
+  return b.cast(b.reshape(mx::concatenate({first, second}, axis, b.s), x.shape()), x.dtype());
+}
+
+// For CUDA, MLX's kernel makes blocks of up to 1024 / half by tokens and heads, of which CUDA takes 64 in that direction.
+constexpr int NARROW = 16;
+
 // x [tokens, heads, dim]: every token is a sequence of one that begins at its position, so that positions are free.
 inline array
 rope(Builder& b, const array& x, const array& positions, const array& inv_freq, bool pairs, double scale) {
   int rotary = 2 * inv_freq.shape(0), dim = x.shape(2);
-  auto in = b.reshape(b.wide(x), {x.shape(0), x.shape(1), 1, dim});
+  auto in = b.wide(x);
+  auto with_rest = [&](const array& turned) {
+    return rotary == dim ? turned : mx::concatenate({turned, b.cut(in, 2, rotary, dim)}, 2, b.s);
+  };
+  if (inv_freq.shape(0) < NARROW) {
+    auto turned = turned_plainly(b, b.cut(in, 2, 0, rotary), positions, inv_freq, pairs);
+    return b.cast(with_rest(scale == 1.0 ? turned : b.times(turned, scale)), x.dtype());
+  }
   // All layers turn by the same few.
   auto& known = b.memo[{inv_freq.id()}];
   if (!known) {
@@ -34,12 +67,10 @@ rope(Builder& b, const array& x, const array& positions, const array& inv_freq, 
     b.kept.push_back(inv_freq);
   }
   auto& periods = *static_cast<array*>(known.get());
-  auto y = mx::fast::rope(in, rotary, pairs, std::nullopt, 1.0f, b.cast(positions, mx::int32), periods, b.s);
+  auto rows = b.reshape(in, {x.shape(0), x.shape(1), 1, dim});
+  auto y = mx::fast::rope(rows, rotary, pairs, std::nullopt, 1.0f, b.cast(positions, mx::int32), periods, b.s);
   y = b.reshape(y, x.shape());
-  if (scale != 1.0) {
-    auto turned = b.times(b.cut(y, 2, 0, rotary), scale);
-    y = rotary == dim ? turned : mx::concatenate({turned, b.cut(y, 2, rotary, dim)}, 2, b.s);
-  }
+  if (scale != 1.0) y = with_rest(b.times(b.cut(y, 2, 0, rotary), scale));
   return b.cast(y, x.dtype());
 }
 
