@@ -28,7 +28,9 @@ fn requests_made_by_the_document_break_nothing() {
     let mut command = Command::new(python);
     command.args(["-m", "schemathesis.cli", "run"]).arg(format!("{}/openapi.json", house.address));
     command.args(["--phases", "examples,coverage,fuzzing", "--mode", "all", "--max-examples", EXAMPLES]);
-    command.args(["--checks", CHECKS, "--seed", "1", "--workers", "2"]);
+    // One worker: Python 3.11 fails at times where two threads parse its source at once, as Schemathesis' do to describe what they
+    // make ("AST constructor recursion depth mismatch").
+    command.args(["--checks", CHECKS, "--seed", "1", "--workers", "1"]);
     command.args(["--request-timeout", "20", "--suppress-health-check", "all", "--no-color"]);
     command.args(["--header", "Authorization: Bearer sesame", "--generation-database", "none"]);
     let output = command.current_dir(folder.path()).output().expect("the program runs");
