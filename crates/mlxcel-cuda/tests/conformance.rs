@@ -1,7 +1,7 @@
 //! The suite that every engine passes, on the CUDA engine, one check after the other on one device. A machine without an
 //! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them; `--part=2/8`
 //! takes every eighth of those from the second on, so that several processes share them, and `--brief` leaves out prompts in
-//! chunks, for tools that make every step a hundred times slower.
+//! chunks, for tools that make every step much slower.
 #![allow(clippy::print_stdout, reason = "this is a program that reports")]
 
 #[cfg(not(windows))]

@@ -79,7 +79,8 @@ struct Packed {
 inline array quantized_linear(
     const Builder& b, const array& x, const Packed& w, const std::optional<array>& bias, const Packing& p) {
   auto in = b.wide(x);
-  // Rows of a single group go to a kernel of MLX's for Hopper whose f32 results are wrong. As two groups alike they do not.
+  // By its source MLX has a kernel for Hopper that rows of a single group alone go to; where they did, f32 results were wrong.
+  // As two groups alike they go elsewhere.
   bool single = !p.fp4 && p.group > 32 && p.group == in.shape(-1);
   auto twice = [&](const array& a) { return single ? mx::repeat(a, 2, -1, b.s) : a; };
   auto biases = w.biases ? std::optional(twice(*w.biases)) : std::nullopt;
