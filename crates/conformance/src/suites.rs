@@ -87,6 +87,8 @@ macro_rules! ops_suite {
             $crate::ops_suite!(@group agrees_with_the_reference_on_norms_and_rope, Norm);
             $crate::ops_suite!(@group agrees_with_the_reference_on_contractions, Contraction);
             $crate::ops_suite!(@group agrees_with_the_reference_on_packed_matrices, Packed);
+            $crate::ops_suite!(@group agrees_with_the_reference_on_packed_matrices_and_halves, PackedHalves);
+            $crate::ops_suite!(@group agrees_with_the_reference_on_packed_rows_and_experts, PackedRows);
             $crate::ops_suite!(@group agrees_with_the_reference_on_attention, Attention);
             $crate::ops_suite!(@group agrees_with_the_reference_on_paged_attention, Paged);
             $crate::ops_suite!(@group agrees_with_the_reference_on_routing_and_sampling, Choice);
@@ -145,7 +147,7 @@ macro_rules! gguf_suite {
     (@files $($test:ident => $file:literal),* $(,)?) => {$(
         #[test]
         fn $test() {
-            $crate::models::check_gguf(&engine(), $file);
+            $crate::models::check_gguf(&engine(), $file, $crate::models::Depth::Full);
         }
     )*};
 }

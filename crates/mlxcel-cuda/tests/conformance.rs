@@ -1,7 +1,7 @@
 //! The suite that every engine passes, on the CUDA engine, one check after the other on one device. A machine without an
 //! NVIDIA driver cannot run it, and it says so. Arguments choose the checks whose names contain one of them; `--part=2/8`
-//! takes every eighth of those from the second on, so that several processes share them, and `--brief` leaves out prompts in
-//! chunks, for tools that make every step much slower.
+//! takes every eighth of those from the second on, so that several processes share them, and `--glance` takes short answers and
+//! leaves out prompts in chunks, for tools that make every step much slower.
 #![allow(clippy::print_stdout, reason = "this is a program that reports")]
 
 #[cfg(not(windows))]
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     };
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
     let (mut passed, mut failed) = (0, vec![]);
-    let depth = if flags.iter().any(|f| f == "--brief") { Depth::Brief } else { Depth::Full };
+    let depth = if flags.iter().any(|f| f == "--glance") { Depth::Glance } else { Depth::Full };
     let all = checks(&engine, depth);
     for (name, check) in all.iter().filter(|(name, _)| chosen(name)).skip(part - 1).step_by(parts) {
         if catch_unwind(AssertUnwindSafe(check)).is_ok() {
@@ -92,7 +92,7 @@ fn checks(engine: &CudaEngine, depth: Depth) -> Vec<Check<'_>> {
     all.push(("wide attention of 16-bit numbers".into(), Box::new(|| wide::check_attention(engine))));
     for file in files() {
         let name = format!("the file {file}.gguf equals its safetensors");
-        all.push((name, Box::new(move || check_gguf(engine, &file))));
+        all.push((name, Box::new(move || check_gguf(engine, &file, depth))));
     }
     all.push(("embeddings of bert".into(), Box::new(|| embeddings::check_bert(engine))));
     all.push(("embeddings of decoders".into(), Box::new(|| embeddings::check_decoders(engine))));

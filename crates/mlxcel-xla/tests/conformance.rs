@@ -150,7 +150,9 @@ fn ops_agree_with_the_reference() {
         ops::against_reference(&processor(), group).assert_clean();
     }
     // A processor has weights decoded when they are loaded.
-    ops::against_reference(&accelerator(), Group::Packed).assert_clean();
+    for group in [Group::Packed, Group::PackedHalves, Group::PackedRows] {
+        ops::against_reference(&accelerator(), group).assert_clean();
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ if wants sanitizers; then
     for tool in memcheck racecheck; do
         command -v compute-sanitizer > /dev/null || { echo "left out: there is no compute-sanitizer"; break; }
         section $tool
-        in_parts $(((cores + 1) / 2)) compute-sanitizer --tool $tool ./conformance --brief
+        in_parts "$cores" compute-sanitizer --tool $tool ./conformance --glance
         grep -h SUMMARY part.* | sort | uniq -c
     done
 fi

@@ -28,8 +28,12 @@ pub enum Group {
     /// Softmax, norms and rope.
     Norm,
     Contraction,
-    /// Matrices in packed formats.
+    /// Products of f32 with matrices in packed formats.
     Packed,
+    /// Products of 16-bit numbers with them.
+    PackedHalves,
+    /// Their rows, and experts that are packed.
+    PackedRows,
     Attention,
     Paged,
     /// Routing and sampling.
@@ -41,13 +45,15 @@ pub enum Group {
 }
 
 impl Group {
-    pub const ALL: [Group; 12] = [
+    pub const ALL: [Group; 14] = [
         Group::Elementwise,
         Group::Movement,
         Group::Order,
         Group::Norm,
         Group::Contraction,
         Group::Packed,
+        Group::PackedHalves,
+        Group::PackedRows,
         Group::Attention,
         Group::Paged,
         Group::Choice,

@@ -56,6 +56,8 @@ pub(super) fn cases(group: Group, block_size: usize) -> Vec<Case> {
         Group::Norm => norm::add(t),
         Group::Contraction => contraction::add(t),
         Group::Packed => packed::add(t),
+        Group::PackedHalves => packed::add_halves(t),
+        Group::PackedRows => packed::add_rows(t),
         Group::Attention => attention::add(t),
         Group::Paged => paged::add(t),
         Group::Choice => choice::add(t),

@@ -11,23 +11,6 @@ const AFFINE: DType = DType::Quant(QuantFormat::Affine { bits: 4, group: 64, sca
 pub(super) fn add(t: &mut Table) {
     for (format, cols) in packed::formats() {
         t.case(&format!("linear by {format}"), |s| linear(s, format, cols, DType::F32));
-        t.case(&format!("rows of {format}"), |s| {
-            let w = packed_weight(s, "w", format, &[37, cols]);
-            let ids = s.input("ids", s.whole(DType::I32, &[5], (0, 37)));
-            s.output("embedding", w.embedding(ids, DType::F32));
-            s.output("embedding bf16", w.embedding(ids, DType::BF16));
-            s.output("dequantize", w.dequantize(DType::F32));
-            s.output("dequantize f16", w.dequantize(DType::F16));
-        });
-        t.case(&format!("experts of {format}"), |s| experts(s, format, cols));
-    }
-    for x in [DType::F16, DType::BF16] {
-        t.case(&format!("linear {x} by {AFFINE}"), |s| linear(s, AFFINE, 576, x));
-        for (format, cols) in
-            packed::formats().into_iter().filter(|(f, _)| matches!(f, DType::Quant(QuantFormat::Gguf(_))))
-        {
-            t.case(&format!("linear {x} by {format}"), |s| linear(s, format, cols, x));
-        }
     }
     t.case("packed weights joined along the first axis", |s| {
         let x = s.normal_input("x", DType::F32, &[3, 64]);
@@ -44,6 +27,31 @@ pub(super) fn add(t: &mut Table) {
         s.step(vec![("x", s.normal(DType::F32, &[1, 576]))]);
         s.step(vec![("x", s.normal(DType::F32, &[64, 576]))]);
     });
+}
+
+pub(super) fn add_halves(t: &mut Table) {
+    for x in [DType::F16, DType::BF16] {
+        t.case(&format!("linear {x} by {AFFINE}"), |s| linear(s, AFFINE, 576, x));
+        for (format, cols) in
+            packed::formats().into_iter().filter(|(f, _)| matches!(f, DType::Quant(QuantFormat::Gguf(_))))
+        {
+            t.case(&format!("linear {x} by {format}"), |s| linear(s, format, cols, x));
+        }
+    }
+}
+
+pub(super) fn add_rows(t: &mut Table) {
+    for (format, cols) in packed::formats() {
+        t.case(&format!("rows of {format}"), |s| {
+            let w = packed_weight(s, "w", format, &[37, cols]);
+            let ids = s.input("ids", s.whole(DType::I32, &[5], (0, 37)));
+            s.output("embedding", w.embedding(ids, DType::F32));
+            s.output("embedding bf16", w.embedding(ids, DType::BF16));
+            s.output("dequantize", w.dequantize(DType::F32));
+            s.output("dequantize f16", w.dequantize(DType::F16));
+        });
+        t.case(&format!("experts of {format}"), |s| experts(s, format, cols));
+    }
 }
 
 fn packed_weight<'g>(s: &'g Sketch, name: &str, format: DType, shape: &[usize]) -> mlxcel_ir::Tensor<'g> {
