@@ -47,7 +47,7 @@ pub fn fixtures(kind: &str) -> PathBuf {
 /// How thoroughly a family is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// As the next, but eight tokens of every answer: for tools that make each step much slower.
+    /// As the next, but the beginning of every answer: for tools that make each step much slower.
     Glance,
     /// Whole prompts, and all cases in one batch.
     Brief,
@@ -55,8 +55,15 @@ pub enum Depth {
     Full,
 }
 
-/// Every variant of a family on an engine. Decoders only.
-pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
+impl Depth {
+    /// Tokens of an answer that has so many.
+    pub(crate) fn of(self, tokens: usize) -> usize {
+        if self == Depth::Glance { tokens.min(8) } else { tokens }
+    }
+}
+
+/// The folders of a family's variants. Decoders only.
+pub fn variants(family: &str) -> Vec<PathBuf> {
     let folder = fixtures("golden").join(family);
     let variants = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut variants: Vec<PathBuf> = variants.map(|v| v.expect("a readable entry").path()).collect();
@@ -64,16 +71,24 @@ pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
     for needed in ["f32", "bf16", "q4"] {
         assert!(variants.contains(&folder.join(needed)), "{family} has no {needed} fixture");
     }
-    for folder in variants.iter().filter(|v| v.join("model.safetensors").exists()) {
-        let fixture = Fixture::open(folder).at(depth);
-        check_greedy(engine, &fixture, usize::MAX, F32_TOLERANCE);
-        check_batched(engine, &fixture, F32_TOLERANCE);
-        if depth == Depth::Full {
-            check_greedy(engine, &fixture, 5, F32_TOLERANCE);
-            check_greedy(engine, &fixture, 1, F32_TOLERANCE);
-            if let Some(older) = Fixture::older(folder) {
-                check_greedy(engine, &older, usize::MAX, F32_TOLERANCE);
-            }
+    variants.retain(|v| v.join("model.safetensors").exists());
+    variants
+}
+
+/// Every variant of a family on an engine.
+pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
+    variants(family).iter().for_each(|folder| check_variant(engine, folder, depth));
+}
+
+pub fn check_variant(engine: &dyn Engine, folder: &Path, depth: Depth) {
+    let fixture = Fixture::open(folder).at(depth);
+    check_greedy(engine, &fixture, usize::MAX, F32_TOLERANCE);
+    check_batched(engine, &fixture, F32_TOLERANCE);
+    if depth == Depth::Full {
+        check_greedy(engine, &fixture, 5, F32_TOLERANCE);
+        check_greedy(engine, &fixture, 1, F32_TOLERANCE);
+        if let Some(older) = Fixture::older(folder) {
+            check_greedy(engine, &older, usize::MAX, F32_TOLERANCE);
         }
     }
 }
@@ -135,8 +150,8 @@ impl Fixture {
 
     /// With as much of every answer as the depth wants.
     fn at(mut self, depth: Depth) -> Fixture {
-        if depth == Depth::Glance {
-            self.golden.cases.iter_mut().for_each(|case| case.tokens.truncate(8));
+        for case in &mut self.golden.cases {
+            case.tokens.truncate(depth.of(case.tokens.len()));
         }
         self
     }

@@ -181,22 +181,25 @@ macro_rules! scheduled_suite {
 
             #[test]
             fn every_kind_of_model_answers_as_transformers_does() {
-                $crate::scheduled::check_every_kind(&$engine);
+                use $crate::{models::Depth::Full, scheduled};
+                scheduled::KINDS.iter().for_each(|kind| scheduled::check_kind(&$engine, kind, Full));
             }
 
             #[test]
             fn preempted_models_answer_as_transformers_does() {
-                $crate::scheduled::check_preempted(&$engine);
+                use $crate::{models::Depth::Full, scheduled};
+                scheduled::KINDS.iter().for_each(|kind| scheduled::check_preempted(&$engine, kind, Full));
             }
 
             #[test]
             fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
-                $crate::scheduled::check_seeds(&$engine);
+                use $crate::{models::Depth::Full, scheduled};
+                scheduled::SEEDED.iter().for_each(|kind| scheduled::check_seeds(&$engine, kind, Full));
             }
 
             #[test]
             fn guesses_change_no_token_at_any_temperature() {
-                $crate::scheduled::check_guesses(&$engine);
+                $crate::scheduled::check_guesses(&$engine, $crate::models::Depth::Full);
             }
         }
     };

@@ -13,7 +13,7 @@ mod wide;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use conformance::models::{Depth, check_bf16, check_family, check_gguf, fixtures};
+use conformance::models::{Depth, check_bf16, check_gguf, check_variant, fixtures, variants};
 use conformance::ops::{self, Group};
 use conformance::{embeddings, scheduled};
 use mlxcel_cuda::{CudaEngine, CudaError, CudaOptions};
@@ -78,8 +78,11 @@ fn checks(engine: &CudaEngine, depth: Depth) -> Vec<Check<'_>> {
     all.push(("ops agree with torch".into(), Box::new(|| ops::against_torch(engine).assert_clean())));
     all.push(("the rules of the seam are kept".into(), Box::new(|| ops::seam(engine).assert_clean())));
     for family in families() {
-        let name = format!("the family {family} answers as transformers does");
-        all.push((name, Box::new(move || check_family(engine, &family, depth))));
+        for folder in variants(&family) {
+            let variant = folder.file_name().unwrap_or_default().display();
+            let name = format!("the family {family}, {variant}, answers as transformers does");
+            all.push((name, Box::new(move || check_variant(engine, &folder, depth))));
+        }
     }
     for family in ["llama", "qwen3"] {
         let name = format!("activations in bf16 of {family}");
@@ -87,7 +90,10 @@ fn checks(engine: &CudaEngine, depth: Depth) -> Vec<Check<'_>> {
     }
     all.push(("wide products of 16-bit numbers".into(), Box::new(|| wide::check_products(engine, 8))));
     all.push(("exact products of 16-bit numbers".into(), Box::new(|| wide::check_products(&exact(), 300))));
-    all.push(("exact bits in bf16".into(), Box::new(|| scheduled::check_bits(&exact(), DType::BF16))));
+    for kind in scheduled::EXACT {
+        let check = move || scheduled::check_bits(&exact(), DType::BF16, kind, depth);
+        all.push((format!("exact bits of {kind} in bf16"), Box::new(check)));
+    }
     all.push(("wide products with experts".into(), Box::new(|| wide::check_experts(engine))));
     all.push(("wide attention of 16-bit numbers".into(), Box::new(|| wide::check_attention(engine))));
     for file in files() {
@@ -96,10 +102,17 @@ fn checks(engine: &CudaEngine, depth: Depth) -> Vec<Check<'_>> {
     }
     all.push(("embeddings of bert".into(), Box::new(|| embeddings::check_bert(engine))));
     all.push(("embeddings of decoders".into(), Box::new(|| embeddings::check_decoders(engine))));
-    all.push(("every kind of model, scheduled".into(), Box::new(|| scheduled::check_every_kind(engine))));
-    all.push(("preempted models, scheduled".into(), Box::new(|| scheduled::check_preempted(engine))));
-    all.push(("seeds, scheduled".into(), Box::new(|| scheduled::check_seeds(engine))));
-    all.push(("guesses, scheduled".into(), Box::new(|| scheduled::check_guesses(engine))));
+    for kind in scheduled::KINDS {
+        let check = move || scheduled::check_kind(engine, kind, depth);
+        all.push((format!("{kind}, scheduled"), Box::new(check)));
+        let check = move || scheduled::check_preempted(engine, kind, depth);
+        all.push((format!("{kind}, preempted"), Box::new(check)));
+    }
+    for kind in scheduled::SEEDED {
+        let check = move || scheduled::check_seeds(engine, kind, depth);
+        all.push((format!("seeds of {kind}"), Box::new(check)));
+    }
+    all.push(("guesses, scheduled".into(), Box::new(move || scheduled::check_guesses(engine, depth))));
     #[cfg(not(windows))]
     all.push(("a group of one by NCCL".into(), Box::new(group::check_alone)));
     all

@@ -10,6 +10,7 @@ use conformance::models::{
     Depth, F32_TOLERANCE, Fixture, check_batched, check_bf16, check_family, check_greedy, fixtures,
 };
 use conformance::ops::{self, Group};
+use conformance::scheduled::{SEEDED, check_seeds};
 use mlxcel_engine::buckets::{Buckets, Ladder};
 use mlxcel_engine::weights::Bytes;
 use mlxcel_ir::DType;
@@ -162,5 +163,7 @@ fn bert_gives_the_embeddings_of_transformers() {
 
 #[test]
 fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
-    conformance::scheduled::check_seeds(&processor());
+    for kind in SEEDED {
+        check_seeds(&processor(), kind, Depth::Full);
+    }
 }
