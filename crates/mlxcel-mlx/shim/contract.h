@@ -79,13 +79,17 @@ struct Packed {
 inline array quantized_linear(
     const Builder& b, const array& x, const Packed& w, const std::optional<array>& bias, const Packing& p) {
   auto in = b.wide(x);
-  // By its source MLX has a kernel for Hopper that rows of a single group alone go to; where they did, f32 results were wrong.
-  // As two groups alike they go elsewhere.
-  bool single = !p.fp4 && p.group > 32 && p.group == in.shape(-1);
-  auto twice = [&](const array& a) { return single ? mx::repeat(a, 2, -1, b.s) : a; };
-  auto biases = w.biases ? std::optional(twice(*w.biases)) : std::nullopt;
-  auto y = mx::quantized_matmul(
-      in, w.codes, twice(w.scales), biases, true, single ? p.group / 2 : p.group, p.bits, p.mode(), b.s);
+  // MLX has a kernel for Hopper that rows of a single group alone go to, with wrong results in f32, and one for all GPUs
+  // that has no room for more than 64 numbers of f32 in a group. Smaller groups of the same scales go elsewhere; as kernels
+  // read them, they must lie in memory and not be strides of nothing.
+  int parts = 1;
+  if (!p.fp4 && p.group > 32 && p.group == in.shape(-1)) parts = 2;
+  if (!p.fp4 && p.group > 64 && in.dtype() == mx::float32) parts = p.group / 64;
+  auto cut = [&](const array& a) {
+    return parts > 1 ? mx::contiguous(mx::repeat(a, parts, -1, b.s), false, b.s) : a;
+  };
+  auto biases = w.biases ? std::optional(cut(*w.biases)) : std::nullopt;
+  auto y = mx::quantized_matmul(in, w.codes, cut(w.scales), biases, true, p.group / parts, p.bits, p.mode(), b.s);
   if (bias) y = b.add(y, b.cast(*bias, y.dtype()));
   return b.cast(y, x.dtype());
 }
