@@ -40,17 +40,13 @@ ask() {
     "$mlxcel" generate -m "$models/$1" --engine cuda --dtype f32 --prompt-tokens "$ids" --temp 0 -n 48 --ignore-eos --json > "$1.answer"
 }
 
-# The suite in so many processes: most of a check is the reference's work, on one core. What comes before it may be a tool.
+# The suite in so many parts, a process for each and as many at once as there are cores: most of a check is the reference's work,
+# or a tool's, on one core. What comes before the suite may be a tool.
 in_parts() {
     parts=$1
     shift
     rm -f part.*
-    running=""
-    for part in $(seq "$parts"); do
-        "$@" "--part=$part/$parts" > "part.$part" 2>&1 &
-        running="$running $!"
-    done
-    wait $running
+    seq "$parts" | xargs -P "$cores" -I% sh -c '"$@" > part.% 2>&1' sh "$@" "--part=%/$parts"
     grep -h FAILED part.*
     sed -n 's/.*": \([0-9]*\) checks passed, \([0-9]*\) failed.*/\1 \2/p' part.* |
         awk -v parts="$parts" '{ passed += $1; failed += $2 }
@@ -98,7 +94,7 @@ if wants sanitizers; then
     for tool in memcheck racecheck; do
         command -v compute-sanitizer > /dev/null || { echo "left out: there is no compute-sanitizer"; break; }
         section $tool
-        in_parts "$cores" compute-sanitizer --tool $tool ./conformance --glance
+        in_parts $((4 * cores)) compute-sanitizer --tool $tool ./conformance --glance
         grep -h SUMMARY part.* | sort | uniq -c
     done
 fi
