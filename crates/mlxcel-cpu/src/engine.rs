@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource};
+use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource, segments};
 use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
@@ -91,7 +91,7 @@ impl Engine for CpuEngine {
         let parts = fold_weights(&join_linears(&graph)?)?;
         let folded = folding::fold(&self.ctx, &parts.load, weights)?;
         let graph = fuse_elementwise(&parts.graph)?;
-        let segments = statics::segments(&graph, weights, &folded)?;
+        let segments = segments(&graph, weights, &folded)?;
         let ends: Vec<Value> = graph.outputs().iter().chain(graph.updates()).map(|(_, v)| *v).collect();
         let statics = statics::matrices(&self.ctx, &graph, segments, &ends)?;
         Ok(Box::new(CpuProgram::new(self.ctx.clone(), graph, statics, dims)?))

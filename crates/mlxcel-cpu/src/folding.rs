@@ -1,17 +1,17 @@
 //! Running, once, what of a graph depends on weights only.
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{EngineError, WeightSource};
+use mlxcel_engine::{EngineError, Folded, WeightSource, segments};
 use mlxcel_ir::{Bindings, Graph, Value};
 
 use crate::context::Context;
 use crate::plan::{Arena, Leaves, build};
 use crate::run::{Sources, run};
-use crate::statics::{self, Folded};
+use crate::statics;
 
 /// The outputs of a graph without inputs or states: rearranged rows stay where they lie, the rest is computed.
 pub(crate) fn fold(ctx: &Context, load: &Graph, weights: &dyn WeightSource) -> Result<Folded, EngineError> {
-    let mut segments = statics::segments(load, weights, &Folded::new())?;
+    let mut segments = segments(load, weights, &Folded::new())?;
     let mut folded = Folded::new();
     let mut computed: Vec<(&String, Value)> = vec![];
     for (name, v) in load.outputs() {

@@ -1,11 +1,10 @@
-//! Weights of a graph as matrices: the declared ones, and what is only a join, a cut or another shape of them, which
-//! needs no copy.
+//! Weights of a graph as matrices, without a copy of what is only a join, a cut or another shape of them.
 
 use std::collections::HashMap;
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{EngineError, WeightSource, load_pieces};
-use mlxcel_ir::{Graph, Node, Op, Type, Value};
+use mlxcel_engine::{EngineError, Segments};
+use mlxcel_ir::{Graph, Op, Type, Value};
 
 use crate::context::Context;
 use crate::plan::{needed, reads_rows};
@@ -15,32 +14,6 @@ use crate::weight::Matrix;
 pub(crate) struct Statics {
     pub(crate) matrices: Vec<Matrix>,
     pub(crate) of_node: HashMap<u32, usize>,
-}
-
-/// Weights that no checkpoint has, by name.
-pub(crate) type Folded = HashMap<String, Vec<WeightTensor>>;
-
-/// The segments of every node that is a weight or only a rearranged one.
-pub(crate) type Segments = HashMap<u32, Vec<WeightTensor>>;
-
-/// Loads the weights of a graph.
-pub(crate) fn segments(
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    folded: &Folded,
-) -> Result<Segments, EngineError> {
-    let mut found = Segments::new();
-    for (i, node) in graph.nodes().iter().enumerate() {
-        let segments = match &node.op {
-            Op::Weight { name, .. } => match folded.get(name) {
-                Some(folded) => Some(folded.clone()),
-                None => Some(load_pieces(&node.op, weights)?),
-            },
-            _ => rearranged(graph, node, &found),
-        };
-        found.extend(segments.map(|s| (i as u32, s)));
-    }
-    Ok(found)
 }
 
 /// The matrices that the nodes leading to `ends` read.
@@ -72,55 +45,6 @@ pub(crate) fn matrices(
     // Once more: what lay beside a weight in its file came back with it.
     statics.matrices.iter().for_each(Matrix::release);
     Ok(statics)
-}
-
-/// The segments of a node that only rearranges rows of weights.
-fn rearranged(graph: &Graph, node: &Node, found: &Segments) -> Option<Vec<WeightTensor>> {
-    let operands = || node.inputs.iter().map(|v| found.get(&v.node)).collect::<Option<Vec<_>>>();
-    match &node.op {
-        Op::Concat { axis: 0 } => Some(operands()?.into_iter().flatten().cloned().collect()),
-        Op::Reshape { shape } => {
-            let before = graph.ty(node.inputs[0]);
-            let same_rows = before.shape.last() == shape.last() && !shape.is_empty();
-            same_rows.then(|| operands().map(|o| o[0].clone())).flatten()
-        }
-        Op::Slice { axis: 0, start, end, step: 1 } => {
-            let shape = fixed(graph.ty(node.inputs[0]))?;
-            let inner: usize = shape[1..shape.len().max(2) - 1].iter().product();
-            cut(
-                operands()?[0],
-                *shape.last()?,
-                start.as_fixed()? * inner,
-                end.as_fixed()? * inner,
-                shape.len(),
-            )
-        }
-        _ => None,
-    }
-}
-
-/// Rows `start..end` of segments laid end to end.
-fn cut(
-    segments: &[WeightTensor],
-    cols: usize,
-    start: usize,
-    end: usize,
-    rank: usize,
-) -> Option<Vec<WeightTensor>> {
-    if rank < 2 || cols == 0 {
-        return None;
-    }
-    let mut out = vec![];
-    let mut first = 0;
-    for s in segments {
-        let rows = s.elements() / cols;
-        let (from, to) = (start.max(first), end.min(first + rows));
-        if from < to {
-            out.push(s.reshaped(&[rows, cols]).ok()?.rows(from - first..to - first).ok()?);
-        }
-        first += rows;
-    }
-    Some(out)
 }
 
 fn fixed(t: &Type) -> Option<Vec<usize>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{Caps, Engine, EngineError, Feeds, Program, WeightSource};
+use mlxcel_engine::{Caps, Engine, EngineError, Feeds, Folded, Program, WeightSource, segments};
 use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
@@ -12,7 +12,7 @@ use crate::driver::{Driver, Loaded};
 use crate::error::CudaError;
 use crate::lower::decodes;
 use crate::program::CudaProgram;
-use crate::weights::{Folded, Progress, segments, upload};
+use crate::weights::{Progress, upload};
 
 /// Tokens in a block of the KV cache.
 const BLOCK_SIZE: usize = 16;

@@ -1,23 +1,15 @@
-//! Weights on the device: the checkpoint's bytes as they are, joined along their rows. What is only a join, a cut or
-//! another shape of weights is resolved here and never computed.
+//! Weights on the device: the checkpoint's bytes as they are, joined along their rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{EngineError, WeightSource, load_pieces};
-use mlxcel_ir::{DType, Graph, Node, Op, Type, Value};
+use mlxcel_engine::{EngineError, Segments};
+use mlxcel_ir::{DType, Graph, Type, Value};
 
 use crate::context::Context;
 use crate::driver::{Address, Handle};
 use crate::error::Result;
 use crate::memory::{Block, Pinned};
-
-/// The pieces of every node that is a weight or only a rearranged one.
-pub(crate) type Segments = HashMap<u32, Vec<WeightTensor>>;
-
-/// Weights that no checkpoint has, by name.
-pub(crate) type Folded = HashMap<String, Vec<WeightTensor>>;
 
 /// A weight on the device: one array for each part of its format.
 #[derive(Clone, Debug)]
@@ -32,63 +24,6 @@ pub(crate) struct Stored {
 pub(crate) struct Statics {
     pub(crate) of_node: HashMap<u32, Stored>,
     pub(crate) blocks: Vec<Block>,
-}
-
-/// Loads the weights of a graph.
-pub(crate) fn segments(
-    graph: &Graph,
-    weights: &dyn WeightSource,
-    folded: &Folded,
-) -> std::result::Result<Segments, EngineError> {
-    let mut found = Segments::new();
-    for (i, node) in graph.nodes().iter().enumerate() {
-        let segments = match &node.op {
-            Op::Weight { name, .. } => match folded.get(name) {
-                Some(folded) => Some(folded.clone()),
-                None => Some(load_pieces(&node.op, weights)?),
-            },
-            _ => rearranged(graph, node, &found),
-        };
-        found.extend(segments.map(|s| (i as u32, s)));
-    }
-    Ok(found)
-}
-
-/// The pieces of a node that only rearranges rows of weights.
-fn rearranged(graph: &Graph, node: &Node, found: &Segments) -> Option<Vec<WeightTensor>> {
-    let operands = || node.inputs.iter().map(|v| found.get(&v.node)).collect::<Option<Vec<_>>>();
-    match &node.op {
-        Op::Concat { axis: 0 } => Some(operands()?.into_iter().flatten().cloned().collect()),
-        Op::Reshape { shape } => {
-            let before = graph.ty(node.inputs[0]);
-            let same_rows = before.shape.last() == shape.last() && !shape.is_empty();
-            same_rows.then(|| operands().map(|o| o[0].clone())).flatten()
-        }
-        Op::Slice { axis: 0, start, end, step: 1 } => {
-            let shape = fixed(graph.ty(node.inputs[0]))?;
-            let inner: usize = shape[1..shape.len().max(2) - 1].iter().product();
-            let range = start.as_fixed()? * inner..end.as_fixed()? * inner;
-            if shape.len() < 2 { None } else { cut(operands()?[0], *shape.last()?, range) }
-        }
-        _ => None,
-    }
-}
-
-/// A range of rows of pieces laid end to end.
-fn cut(segments: &[WeightTensor], cols: usize, range: std::ops::Range<usize>) -> Option<Vec<WeightTensor>> {
-    if cols == 0 {
-        return None;
-    }
-    let (mut out, mut first) = (vec![], 0);
-    for s in segments {
-        let rows = s.elements() / cols;
-        let (from, to) = (range.start.max(first), range.end.min(first + rows));
-        if from < to {
-            out.push(s.reshaped(&[rows, cols]).ok()?.rows(from - first..to - first).ok()?);
-        }
-        first += rows;
-    }
-    Some(out)
 }
 
 fn fixed(t: &Type) -> Option<Vec<usize>> {

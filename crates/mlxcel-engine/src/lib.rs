@@ -11,6 +11,7 @@ mod null;
 mod plan;
 mod reference;
 pub mod sampling;
+mod segments;
 mod shards;
 mod sharing;
 
@@ -24,6 +25,7 @@ pub use error::EngineError;
 pub use null::NullEngine;
 pub use plan::{Choice, PlanLine, plan};
 pub use reference::{ReferenceEngine, ReferenceMember};
+pub use segments::{Folded, Segments, segments};
 pub use shards::Shards;
 pub use sharing::{Seat, Sharing};
 
