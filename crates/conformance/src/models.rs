@@ -68,16 +68,17 @@ pub fn variants(family: &str) -> Vec<PathBuf> {
     let variants = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut variants: Vec<PathBuf> = variants.map(|v| v.expect("a readable entry").path()).collect();
     variants.sort();
-    for needed in ["f32", "bf16", "q4"] {
-        assert!(variants.contains(&folder.join(needed)), "{family} has no {needed} fixture");
-    }
     variants.retain(|v| v.join("model.safetensors").exists());
     variants
 }
 
 /// Every variant of a family on an engine.
 pub fn check_family(engine: &dyn Engine, family: &str, depth: Depth) {
-    variants(family).iter().for_each(|folder| check_variant(engine, folder, depth));
+    let variants = variants(family);
+    for needed in ["f32", "bf16", "q4"] {
+        assert!(variants.iter().any(|v| v.ends_with(needed)), "{family} has no {needed} fixture");
+    }
+    variants.iter().for_each(|folder| check_variant(engine, folder, depth));
 }
 
 pub fn check_variant(engine: &dyn Engine, folder: &Path, depth: Depth) {

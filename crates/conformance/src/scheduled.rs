@@ -268,13 +268,11 @@ pub fn check_bits(engine: &dyn Engine, dtype: DType, family: &str, depth: Depth)
                 assert_eq!(told, expected[n], "{family}: {n} {what}");
             }
         }
-        let is_preempted = runner.stats().preemptions > 0;
-        // Beginnings of answers have room.
-        assert_eq!(
-            is_preempted,
-            depth != Depth::Glance && capacity == 240 && family != "mamba/bf16",
-            "{family} {what}"
-        );
+        // Beginnings of answers may have room.
+        if depth != Depth::Glance {
+            let is_preempted = runner.stats().preemptions > 0;
+            assert_eq!(is_preempted, capacity == 240 && family != "mamba/bf16", "{family} {what}");
+        }
     }
 }
 

@@ -182,19 +182,22 @@ macro_rules! scheduled_suite {
             #[test]
             fn every_kind_of_model_answers_as_transformers_does() {
                 use $crate::{models::Depth::Full, scheduled};
-                scheduled::KINDS.iter().for_each(|kind| scheduled::check_kind(&$engine, kind, Full));
+                let engine = $engine;
+                scheduled::KINDS.iter().for_each(|kind| scheduled::check_kind(&engine, kind, Full));
             }
 
             #[test]
             fn preempted_models_answer_as_transformers_does() {
                 use $crate::{models::Depth::Full, scheduled};
-                scheduled::KINDS.iter().for_each(|kind| scheduled::check_preempted(&$engine, kind, Full));
+                let engine = $engine;
+                scheduled::KINDS.iter().for_each(|kind| scheduled::check_preempted(&engine, kind, Full));
             }
 
             #[test]
             fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
                 use $crate::{models::Depth::Full, scheduled};
-                scheduled::SEEDED.iter().for_each(|kind| scheduled::check_seeds(&$engine, kind, Full));
+                let engine = $engine;
+                scheduled::SEEDED.iter().for_each(|kind| scheduled::check_seeds(&engine, kind, Full));
             }
 
             #[test]

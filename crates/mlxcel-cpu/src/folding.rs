@@ -1,7 +1,7 @@
 //! Running, once, what of a graph depends on weights only.
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{EngineError, Folded, WeightSource, segments};
+use mlxcel_engine::{EngineError, FoldedWeights, WeightSource, segments};
 use mlxcel_ir::{Bindings, Graph, Value};
 
 use crate::context::Context;
@@ -10,9 +10,13 @@ use crate::run::{Sources, run};
 use crate::statics;
 
 /// The outputs of a graph without inputs or states: rearranged rows stay where they lie, the rest is computed.
-pub(crate) fn fold(ctx: &Context, load: &Graph, weights: &dyn WeightSource) -> Result<Folded, EngineError> {
-    let mut segments = segments(load, weights, &Folded::new())?;
-    let mut folded = Folded::new();
+pub(crate) fn fold(
+    ctx: &Context,
+    load: &Graph,
+    weights: &dyn WeightSource,
+) -> Result<FoldedWeights, EngineError> {
+    let mut segments = segments(load, weights, &FoldedWeights::new())?;
+    let mut folded = FoldedWeights::new();
     let mut computed: Vec<(&String, Value)> = vec![];
     for (name, v) in load.outputs() {
         match segments.get(&v.node) {

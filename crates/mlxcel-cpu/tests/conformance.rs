@@ -2,7 +2,9 @@
 //! that `MLXCEL_TEST_SIMD` names.
 
 use conformance::models::Depth;
-use conformance::scheduled::{EXACT, KINDS, check_bits, check_guesses, check_kind, check_preempted};
+use conformance::scheduled::{
+    EXACT, KINDS, SEEDED, check_bits, check_guesses, check_kind, check_preempted, check_seeds,
+};
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_ir::DType;
 
@@ -46,26 +48,26 @@ conformance::scheduled_suite!(scheduled, best());
 
 #[test]
 fn an_answer_is_the_same_to_the_last_bit_alone_in_company_from_the_cache_and_resumed() {
-    for kind in EXACT {
-        check_bits(&best(), DType::F32, kind, Depth::Full);
-    }
+    let engine = best();
+    EXACT.iter().for_each(|kind| check_bits(&engine, DType::F32, kind, Depth::Full));
 }
 
 /// Where prompts are rounded, what a token is inside of one is not what it was when it was drawn.
 #[test]
 fn with_fast_products_too_an_answer_is_the_same_to_the_last_bit() {
-    for kind in EXACT {
-        check_bits(&fast(), DType::F32, kind, Depth::Full);
-    }
+    let engine = fast();
+    EXACT.iter().for_each(|kind| check_bits(&engine, DType::F32, kind, Depth::Full));
 }
 
 /// What sanitizers of other engines see of the scheduler.
 #[test]
 fn beginnings_of_scheduled_answers_are_the_same() {
+    let engine = best();
     for kind in KINDS {
-        check_kind(&best(), kind, Depth::Glance);
-        check_preempted(&best(), kind, Depth::Glance);
+        check_kind(&engine, kind, Depth::Glance);
+        check_preempted(&engine, kind, Depth::Glance);
     }
-    check_guesses(&best(), Depth::Glance);
-    check_bits(&best(), DType::F32, EXACT[0], Depth::Glance);
+    SEEDED.iter().for_each(|kind| check_seeds(&engine, kind, Depth::Glance));
+    EXACT.iter().for_each(|kind| check_bits(&engine, DType::F32, kind, Depth::Glance));
+    check_guesses(&engine, Depth::Glance);
 }

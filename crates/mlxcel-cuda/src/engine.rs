@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{Caps, Engine, EngineError, Feeds, Folded, Program, WeightSource, segments};
+use mlxcel_engine::{Caps, Engine, EngineError, Feeds, FoldedWeights, Program, WeightSource, segments};
 use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
@@ -109,9 +109,9 @@ impl CudaEngine {
     }
 
     /// Runs, once, what of a graph depends on weights only. Rearranged rows stay as they are.
-    fn fold(&self, load: &Graph, weights: &dyn WeightSource) -> Result<Folded, EngineError> {
-        let mut found = segments(load, weights, &Folded::new())?;
-        let mut folded = Folded::new();
+    fn fold(&self, load: &Graph, weights: &dyn WeightSource) -> Result<FoldedWeights, EngineError> {
+        let mut found = segments(load, weights, &FoldedWeights::new())?;
+        let mut folded = FoldedWeights::new();
         let mut computed: Vec<(&String, Value)> = vec![];
         for (name, v) in load.outputs() {
             match found.get(&v.node) {

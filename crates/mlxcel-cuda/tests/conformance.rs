@@ -104,15 +104,15 @@ fn checks(engine: &CudaEngine, depth: Depth) -> Vec<Check<'_>> {
     all.push(("embeddings of decoders".into(), Box::new(|| embeddings::check_decoders(engine))));
     for kind in scheduled::KINDS {
         let check = move || scheduled::check_kind(engine, kind, depth);
-        all.push((format!("{kind}, scheduled"), Box::new(check)));
+        all.push((format!("scheduled {kind}"), Box::new(check)));
         let check = move || scheduled::check_preempted(engine, kind, depth);
-        all.push((format!("{kind}, preempted"), Box::new(check)));
+        all.push((format!("scheduled {kind}, preempted"), Box::new(check)));
     }
     for kind in scheduled::SEEDED {
         let check = move || scheduled::check_seeds(engine, kind, depth);
-        all.push((format!("seeds of {kind}"), Box::new(check)));
+        all.push((format!("scheduled seeds of {kind}"), Box::new(check)));
     }
-    all.push(("guesses, scheduled".into(), Box::new(move || scheduled::check_guesses(engine, depth))));
+    all.push(("scheduled guesses".into(), Box::new(move || scheduled::check_guesses(engine, depth))));
     #[cfg(not(windows))]
     all.push(("a group of one by NCCL".into(), Box::new(group::check_alone)));
     all

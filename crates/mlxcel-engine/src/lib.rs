@@ -25,7 +25,7 @@ pub use error::EngineError;
 pub use null::NullEngine;
 pub use plan::{Choice, PlanLine, plan};
 pub use reference::{ReferenceEngine, ReferenceMember};
-pub use segments::{Folded, Segments, segments};
+pub use segments::{FoldedWeights, Segments, segments};
 pub use shards::Shards;
 pub use sharing::{Seat, Sharing};
 

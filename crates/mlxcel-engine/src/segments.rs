@@ -1,5 +1,5 @@
-//! Weights of a graph as the checkpoint's own bytes: the declared ones, and what is only a join, a cut or another shape of
-//! them, which engines that read rows need not compute.
+//! Weights of a graph in the memory they were loaded to: the declared ones, and what is only a join, a cut or another shape
+//! of them, which engines that read rows need not compute.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,13 +10,18 @@ use mlxcel_weights::WeightTensor;
 use crate::{EngineError, WeightSource, load_pieces};
 
 /// Weights that no checkpoint has, by name.
-pub type Folded = HashMap<String, Vec<WeightTensor>>;
+pub type FoldedWeights = HashMap<String, Vec<WeightTensor>>;
 
-/// The pieces, laid end to end along the first axis, of every node that is a weight or only a rearranged one.
+/// The pieces of every node that is a weight or only a rearranged one: end to end, they have the rows of its last axis in
+/// order. A piece keeps the shape it was loaded with or cut to.
 pub type Segments = HashMap<u32, Vec<WeightTensor>>;
 
-/// Loads the weights of a graph.
-pub fn segments(graph: &Graph, weights: &dyn WeightSource, folded: &Folded) -> Result<Segments, EngineError> {
+/// Loads the weights of a graph; those that are `folded` are taken from there.
+pub fn segments(
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    folded: &FoldedWeights,
+) -> Result<Segments, EngineError> {
     let mut found = Segments::new();
     for (i, node) in graph.nodes().iter().enumerate() {
         let segments = match &node.op {
@@ -102,8 +107,8 @@ mod tests {
         let joined = g.concat(&[a, b], 0);
         // Rows of both.
         let middle = joined.slice(0, 2, 4);
-        // Two of three matrices of a row each.
-        let matrices = a.reshape(shape![3, 1, 2]).slice(0, 1, 3);
+        // The second of two matrices.
+        let matrices = joined.slice(0, 0, 4).reshape(shape![2, 2, 2]).slice(0, 1, 2);
         let wide = a.reshape(shape![2, 3]);
         let columns = a.slice(1, 0, 1);
         let sum = a + a;
@@ -111,10 +116,10 @@ mod tests {
             g.output(&format!("{i}"), t);
         }
         let graph = g.finish().expect("the graph is well typed");
-        let found = segments(&graph, &source, &Folded::new()).expect("the weights are there");
+        let found = segments(&graph, &source, &FoldedWeights::new()).expect("the weights are there");
         let all: Vec<f32> = (1..=10).map(|x| x as f32).collect();
         let expected =
-            [Some(all), Some(vec![5.0, 6.0, 7.0, 8.0]), Some(vec![3.0, 4.0, 5.0, 6.0]), None, None, None];
+            [Some(all), Some(vec![5.0, 6.0, 7.0, 8.0]), Some(vec![5.0, 6.0, 7.0, 8.0]), None, None, None];
         for ((name, value), expected) in graph.outputs().iter().zip(expected) {
             assert_eq!(numbers(&found, value.node), expected, "output {name}");
         }
@@ -127,9 +132,9 @@ mod tests {
         g.output("w", w);
         let graph = g.finish().expect("the graph is well typed");
         let made = WeightTensor::from_host(HostTensor::new(&[1, 2], &[1f32, 2.0]));
-        let folded = Folded::from([("made".to_string(), vec![made])]);
+        let folded = FoldedWeights::from([("made".to_string(), vec![made])]);
         let source = Numbers(BTreeMap::new());
-        assert!(segments(&graph, &source, &Folded::new()).is_err());
+        assert!(segments(&graph, &source, &FoldedWeights::new()).is_err());
         let found = segments(&graph, &source, &folded).expect("nothing is asked for");
         assert_eq!(numbers(&found, graph.outputs()[0].1.node), Some(vec![1.0, 2.0]));
     }

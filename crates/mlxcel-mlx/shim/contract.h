@@ -79,12 +79,13 @@ struct Packed {
 inline array quantized_linear(
     const Builder& b, const array& x, const Packed& w, const std::optional<array>& bias, const Packing& p) {
   auto in = b.wide(x);
-  // MLX has a kernel for Hopper that rows of a single group alone go to, with wrong results in f32, and one for all GPUs
-  // that has no room for more than 64 numbers of f32 in a group. Smaller groups of the same scales go elsewhere; as kernels
-  // read them, they must lie in memory and not be strides of nothing.
+  // MLX has a kernel for Hopper that rows of a single group alone go to, with wrong results in f32, and one for all GPUs of
+  // NVIDIA that has no room for more than 64 numbers of f32 in a group. Smaller groups of the same scales go elsewhere; as
+  // kernels read them, they must lie in memory and not be strides of nothing.
+  bool affine = !p.fp4, f32 = mx::promote_types(in.dtype(), w.scales.dtype()) == mx::float32;
   int parts = 1;
-  if (!p.fp4 && p.group > 32 && p.group == in.shape(-1)) parts = 2;
-  if (!p.fp4 && p.group > 64 && in.dtype() == mx::float32) parts = p.group / 64;
+  if (affine && (p.bits == 4 || p.bits == 8) && p.group > 32 && p.group == in.shape(-1)) parts = 2;
+  if (affine && !b.on_cpu() && f32 && p.group > 64) parts = p.group / 64;
   auto cut = [&](const array& a) {
     return parts > 1 ? mx::contiguous(mx::repeat(a, parts, -1, b.s), false, b.s) : a;
   };

@@ -163,7 +163,6 @@ fn bert_gives_the_embeddings_of_transformers() {
 
 #[test]
 fn a_seed_draws_the_same_tokens_alone_in_company_and_from_the_cache() {
-    for kind in SEEDED {
-        check_seeds(&processor(), kind, Depth::Full);
-    }
+    let engine = processor();
+    SEEDED.iter().for_each(|kind| check_seeds(&engine, kind, Depth::Full));
 }

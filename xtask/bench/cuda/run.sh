@@ -41,12 +41,12 @@ ask() {
 }
 
 # The suite in so many parts, a process for each and as many at once as there are cores: most of a check is the reference's work,
-# or a tool's, on one core. What comes before the suite may be a tool.
+# or a tool's, on one core. What comes before the suite may be a tool. One that crashes must not keep others from starting.
 in_parts() {
     parts=$1
     shift
     rm -f part.*
-    seq "$parts" | xargs -P "$cores" -I% sh -c '"$@" > part.% 2>&1' sh "$@" "--part=%/$parts"
+    seq "$parts" | xargs -P "$cores" -I% sh -c '"$@" > part.% 2>&1 || exit 1' sh "$@" "--part=%/$parts"
     grep -h FAILED part.*
     sed -n 's/.*": \([0-9]*\) checks passed, \([0-9]*\) failed.*/\1 \2/p' part.* |
         awk -v parts="$parts" '{ passed += $1; failed += $2 }

@@ -7,6 +7,7 @@ use super::{Sketch, Table};
 use crate::ops::packed;
 
 const AFFINE: DType = DType::Quant(QuantFormat::Affine { bits: 4, group: 64, scale: ScaleType::BF16 });
+const LARGE: DType = DType::Quant(QuantFormat::Affine { bits: 4, group: 128, scale: ScaleType::F16 });
 
 pub(super) fn add(t: &mut Table) {
     for (format, cols) in packed::formats() {
@@ -32,6 +33,7 @@ pub(super) fn add(t: &mut Table) {
 pub(super) fn add_halves(t: &mut Table) {
     for x in [DType::F16, DType::BF16] {
         t.case(&format!("linear {x} by {AFFINE}"), |s| linear(s, AFFINE, 576, x));
+        t.case(&format!("linear {x} by {LARGE}"), |s| linear(s, LARGE, 384, x));
         for (format, cols) in
             packed::formats().into_iter().filter(|(f, _)| matches!(f, DType::Quant(QuantFormat::Gguf(_))))
         {
