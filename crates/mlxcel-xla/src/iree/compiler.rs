@@ -107,8 +107,14 @@ struct Task<'a> {
 
 impl<'a> Task<'a> {
     fn new(api: &'a Api, flags: &[&str]) -> Result<Self, String> {
-        // SAFETY: the library is initialised.
-        let session = unsafe { (api.session)() };
+        let session = {
+            // A session registers LLVM's targets without a lock: a second one, made at once with the first, would take
+            // a target that is half registered for none, and the library dies of that.
+            static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+            let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+            // SAFETY: the library is initialised.
+            unsafe { (api.session)() }
+        };
         let errors = Box::new(Mutex::new(String::new()));
         let mut task = Task { api, session, invocation: std::ptr::null_mut(), errors };
         let flags: Vec<CString> = flags.iter().filter_map(|f| CString::new(*f).ok()).collect();

@@ -169,4 +169,25 @@ mod tests {
         let compiled = compiler.compile("copies", &module.text, &target.all_flags(Effort::Full));
         assert!(!compiled.unwrap().is_empty());
     }
+
+    /// As models that are loaded at once do, in a process that has compiled nothing yet.
+    #[test]
+    fn modules_compile_at_once_from_the_first() {
+        let path = std::env::var_os("MLXCEL_TEST_IREE").expect("`cargo xtask test` sets MLXCEL_TEST_IREE");
+        let target = Target::of(Device::Cpu).unwrap();
+        let keys = ("keys", Type::new(DType::F32, shape![4, 4, 2, 8].to_vec()));
+        let module = copies(&[keys], 2, target.emit_options()).unwrap();
+        let together = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            let one = || {
+                let compiler = Compiler::open(&PathBuf::from(&path)).unwrap();
+                together.wait();
+                compiler.compile("copies", &module.text, &target.all_flags(Effort::Little))
+            };
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+            for made in all {
+                assert!(!made.join().unwrap().unwrap().is_empty());
+            }
+        });
+    }
 }
