@@ -30,6 +30,27 @@ pub fn parse_token_ids(text: &str) -> Result<TokenIds, String> {
     text.split(',').map(id).collect()
 }
 
+/// A number of bytes with a unit.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let refuse = || format!("'{text}' is no size; give one such as 20GB, 12GiB or 800MB");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "kib" => f64::from(1 << 10),
+        "mib" => f64::from(1 << 20),
+        "gib" => f64::from(1 << 30),
+        _ => return Err(refuse()),
+    };
+    let bytes = number.parse().ok().map(|number: f64| number * scale);
+    // Beyond 2^53 not every number of bytes is one of these.
+    let bytes = bytes.filter(|bytes| (1.0..=(1u64 << 53) as f64).contains(bytes));
+    bytes.map(|bytes| bytes as u64).ok_or_else(refuse)
+}
+
 /// NaN is within nothing.
 fn number_within(text: &str, range: RangeInclusive<f32>) -> Result<f32, String> {
     let number = text.parse::<f32>().ok().filter(|n| range.contains(n));
@@ -49,6 +70,16 @@ mod tests {
         assert_eq!(parse_temperature("1.5"), Ok(1.5));
         assert!(parse_fraction("1.01").is_err());
         assert!(parse_penalty("0").is_err());
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("20GB"), Ok(20_000_000_000));
+        assert_eq!(parse_size("1.5 GiB"), Ok(1_610_612_736));
+        assert_eq!(parse_size("500k"), Ok(500_000));
+        for bad in ["", "GB", "-1GB", "3parsecs", "0", "0.5", "1.2.3GB", "NaN", "99999999999GB"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{digest, tools};
+use super::{digest, microsoft, tools};
 use crate::shell;
 
 /// What puts the installer's folder at the end of the system's path, and takes it out again. The name says so: `=` sets it
@@ -29,7 +29,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) version: &'a str,
     /// Every file by the name that `packaging/mlxcel.wxs` has for it.
     pub(crate) files: Vec<(String, PathBuf)>,
-    pub(crate) has_shim: bool,
     /// The date of everything, in seconds after 1970.
     pub(crate) seconds: u64,
 }
@@ -52,7 +51,7 @@ pub(crate) fn make(parts: &Parts<'_>, into: &Path) -> Result<()> {
     let mut wixl = Command::new("wixl");
     wixl.current_dir(&folder).args(["--arch", "x64", "-D"]).arg(format!("Version={}", parts.version));
     wixl.arg("-D").arg(format!("Product={}", guid("product", &contents)));
-    if parts.has_shim {
+    if parts.files.iter().any(|(name, _)| name == microsoft::SHIM) {
         wixl.args(["-D", "Shim=yes"]);
     }
     // Dates in the cabinet are of the zone that wixl is run in.

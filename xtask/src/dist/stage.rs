@@ -165,12 +165,7 @@ impl Stage<'_> {
             programs.into_iter().map(|name| (name.clone(), self.programs.join(name))).collect();
         files.extend(self.all_documents().into_iter().map(|(name, path)| (name.to_string(), path)));
         files.extend(self.shim.iter().map(|shim| (file_name(shim), shim.clone())));
-        let parts = installer::Parts {
-            version: &self.version,
-            files,
-            has_shim: self.shim.is_some(),
-            seconds: self.seconds,
-        };
+        let parts = installer::Parts { version: &self.version, files, seconds: self.seconds };
         let name = format!("mlxcel-{}{}.msi", self.target.name, self.target.suffix);
         installer::make(&parts, &out.join(&name))?;
         Ok(name)

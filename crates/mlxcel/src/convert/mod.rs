@@ -23,6 +23,7 @@ use crate::exit;
 use crate::report::in_words;
 use crate::say;
 use crate::table::{self, Align};
+use crate::values::parse_size;
 use kind::WeightType;
 use output::Interrupted;
 use source::Source;
@@ -74,19 +75,6 @@ fn parse_group(text: &str) -> Result<u16, String> {
         "32" | "64" | "128" => text.parse().map_err(|_| "a number".to_string()),
         _ => Err("expected 32, 64 or 128".to_string()),
     }
-}
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit: u64 = match text[digits..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "KB" | "K" => 1_000,
-        "MB" | "M" => 1_000_000,
-        "GB" | "G" => 1_000_000_000,
-        _ => return Err("expected a number of bytes such as 500MB or 5GB".to_string()),
-    };
-    let size = text[..digits].parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|&n| n > 0);
-    size.ok_or_else(|| "expected a number of bytes such as 500MB or 5GB".to_string())
 }
 
 /// What was written.

@@ -13,30 +13,13 @@ use mlxcel_engine::Engine as _;
 use super::Listed;
 use super::cpu::ProductsName;
 use crate::calibration::{self, Calibration};
+use crate::values::parse_size;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct CudaArgs {
     /// Memory of the GPU that the cuda engine may take, such as 20GB or 12GiB [default: what is free, less headroom].
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub gpu_memory: Option<u64>,
-}
-
-/// A number of bytes with a unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    let refuse = || format!("'{text}' is no size; give one such as 20GB, 12GiB or 800MB");
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "mb" | "m" => 1e6,
-        "gb" | "g" => 1e9,
-        "mib" => f64::from(1 << 20),
-        "gib" => f64::from(1 << 30),
-        _ => return Err(refuse()),
-    };
-    let number: f64 = number.parse().map_err(|_| refuse())?;
-    let total = number * scale;
-    if total.is_finite() && total >= 1.0 { Ok(total as u64) } else { Err(refuse()) }
 }
 
 /// `cuda`, `cuda:0`, `cuda:1`, …
@@ -110,15 +93,6 @@ pub fn list() -> Vec<Listed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("20GB"), Ok(20_000_000_000));
-        assert_eq!(bytes("1.5GiB"), Ok(1_610_612_736));
-        for bad in ["", "GB", "-1GB", "3parsecs", "0"] {
-            assert!(bytes(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn devices_are_numbered() {
