@@ -32,6 +32,8 @@ const DEEP: usize = 2048;
 const FEW: usize = 8;
 /// Tasks for each thread.
 const TASKS: usize = 4;
+/// Bytes from which on a result is large: what a core's second-level cache holds.
+const LARGE: usize = 2 << 20;
 /// Bytes of a pair of tiles.
 const PAIR_BYTES: usize = 2 * tiles::TOKENS * STEP * 2;
 
@@ -170,7 +172,9 @@ impl Job<'_> {
             }
             return;
         };
-        let lines = tiles::Lines { sums, each, halves, panels, n: self.sink.rows(), bias };
+        let n = self.sink.rows();
+        let is_large = self.x.tokens * n * size_of::<f32>() >= LARGE;
+        let lines = tiles::Lines { sums, each, halves, panels, n, bias, is_large };
         assert!(lines.panels.end.saturating_sub(1) * ROWS < lines.n, "rows beyond the result");
         // SAFETY: the level has the features; the rows of these panels are this task's, in every token's result.
         unsafe { lines.store(tokens.len(), to) };

@@ -283,10 +283,13 @@ pub(super) struct Lines<'a> {
     /// Rows of the result.
     pub(super) n: usize,
     pub(super) bias: Option<&'a [f32]>,
+    /// Whether the result is too large to be near still when it is read.
+    pub(super) is_large: bool,
 }
 
 impl Lines<'_> {
-    /// Writes them to `[tokens][n]` numbers at `to`.
+    /// Writes them to `[tokens][n]` numbers at `to`. Lines of a large result go past the caches: to write there, a core
+    /// would first read what they replace.
     ///
     /// # Safety
     /// The machine must have AVX-512; the result must have the tokens, and nobody else write to these rows of it.
@@ -304,10 +307,17 @@ impl Lines<'_> {
                     if let Some(bias) = self.bias {
                         v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias.as_ptr().add(row)));
                     }
-                    _mm512_mask_storeu_ps(to.at((t * self.n + row) * 4).cast(), mask, v);
+                    let at: *mut f32 = to.at((t * self.n + row) * 4).cast();
+                    if self.is_large && mask == __mmask16::MAX && at.addr().is_multiple_of(64) {
+                        _mm512_stream_ps(at, v);
+                    } else {
+                        _mm512_mask_storeu_ps(at, mask, v);
+                    }
                 }
             }
         }
+        // Before anyone is told that they are written.
+        _mm_sfence();
     }
 
     #[inline]
