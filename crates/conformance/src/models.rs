@@ -60,6 +60,11 @@ impl Depth {
     pub(crate) fn of(self, tokens: usize) -> usize {
         if self == Depth::Glance { tokens.min(8) } else { tokens }
     }
+
+    /// Tokens of an answer that is asked for several times over.
+    pub(crate) fn of_each(self, tokens: usize) -> usize {
+        if self == Depth::Glance { tokens.min(4) } else { tokens }
+    }
 }
 
 /// The folders of a family's variants. Decoders only.

@@ -141,7 +141,7 @@ pub fn check_preempted(engine: &dyn Engine, family: &str, depth: Depth) {
 
 /// A seed draws the same tokens alone, in company and from the cache.
 pub fn check_seeds(engine: &dyn Engine, family: &str, depth: Depth) {
-    let tokens_max = depth.of(30);
+    let tokens_max = depth.of_each(30);
     let fixture = Fixture::open(&fixtures("golden").join(family));
     let warm = |r: &mut Request, n: u32| {
         r.sampling = Sampling { temperature: 0.8, top_p: 0.9, seed: n, ..Sampling::default() };
@@ -231,7 +231,7 @@ fn ask_exactly(runner: &mut Runner, prompts: &[Vec<u32>], tokens_max: usize) -> 
 /// An answer is the same to the last bit alone, in company, from the cache, after preemption, and as a turn of a
 /// conversation whose earlier turns were answered before, with activations of a type.
 pub fn check_bits(engine: &dyn Engine, dtype: DType, family: &str, depth: Depth) {
-    let tokens_max = depth.of(40);
+    let tokens_max = depth.of_each(40);
     let fixture = Fixture::open(&fixtures("golden").join(family));
     let vocabulary = fixture.model().built.vocab_size as u32;
     let make = |seed: u32, len: u32| (0..len).map(|i| (i * i + 7 * i + 31 * seed) % vocabulary).collect();
