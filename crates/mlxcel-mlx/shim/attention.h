@@ -2,10 +2,11 @@
 //
 // Keys and values are written into the cache where it lies and read back by the blocks of each sequence. Sequences with
 // one new token are computed together, one row each; a prompt by itself. Where a sequence's blocks are neighbours, as
-// they are until the pool is crowded, its keys are a view of the cache.
+// they are until the pool is crowded, its keys are a view of the cache. On CUDA single tokens read the blocks where they lie.
 #pragma once
 
 #include "contract.h"
+#include "paged.h"
 
 namespace mlxcel {
 
@@ -181,6 +182,7 @@ struct Part {
   std::optional<array> token_ids;
   array table;      // [batch, pages]
   array positions;  // [batch, tokens]
+  array sequences;  // [batch, tokens]
   // Blocks in a row: the number of the first.
   std::optional<int> run;
   // All sequences see all keys that are read, or each query those up to its own.
@@ -202,6 +204,8 @@ struct Ragged {
 struct RaggedInputs {
   std::vector<int> positions, sequences, slots, table;
   int pages;
+  // The first two where kernels find them, which saves them a copy.
+  array positions_there, sequences_there;
 };
 
 // A part of the sequences `members`, whose tokens are given; all have the same number.
@@ -218,13 +222,14 @@ inline Part ragged_part(
     first = std::min(first, window > 0 ? std::max(0, from + 1 - window) : 0);
   }
   int first_page = first / block, pages = std::min(last / block + 1, in.pages) - first_page;
-  std::vector<int> ids, table, positions;
+  std::vector<int> ids, table, positions, sequences;
   for (auto& m : members) {
     const int* row = in.table.data() + std::max(0, in.sequences[m[0]]) * in.pages;
     table.insert(table.end(), row + first_page, row + first_page + pages);
     for (int t : m) {
       ids.push_back(t);
       positions.push_back(in.positions[t]);
+      sequences.push_back(in.sequences[t]);
     }
   }
   std::optional<int> run;
@@ -238,9 +243,11 @@ inline Part ragged_part(
   bool causal = tokens > 1 && batch == 1 && in_row && !narrow;
   bool everything = ids.size() == in.positions.size();
   for (size_t i = 0; i < ids.size(); i++) everything = everything && ids[i] == static_cast<int>(i);
+  auto shaped = [&](const array& a) { return b.reshape(a, {batch, tokens}); };
   return Part{batch, tokens, first_page, pages, last + 1 - first_page * block,
               everything ? std::nullopt : std::optional(b.of(ids)), b.reshape(b.of(table), {batch, pages}),
-              b.reshape(b.of(positions), {batch, tokens}), run, full, causal};
+              shaped(everything ? in.positions_there : b.of(positions)),
+              shaped(everything ? in.sequences_there : b.of(sequences)), run, full, causal};
 }
 
 // Sequences with one token come together, the others one by one; tokens of no sequence are computed with the first.
@@ -285,10 +292,10 @@ inline Ragged promised(
   int tokens = positions.shape(0), pages = table.shape(1), keys = pages * block;
   bool decode = layout == Layout::decode;
   auto rows = decode ? b.take(table, b.clamped(sequences, table.shape(0)), 0) : b.rows(table, 0, 1);
-  auto at = b.reshape(positions, decode ? mx::Shape{tokens, 1} : mx::Shape{1, tokens});
+  auto shaped = [&](const array& a) { return b.reshape(a, decode ? mx::Shape{tokens, 1} : mx::Shape{1, tokens}); };
   Ragged out;
-  out.parts.push_back(Part{decode ? tokens : 1, decode ? 1 : tokens, 0, pages, keys, std::nullopt, rows, at,
-                           std::nullopt, false, false});
+  out.parts.push_back(Part{decode ? tokens : 1, decode ? 1 : tokens, 0, pages, keys, std::nullopt, rows,
+                           shaped(positions), shaped(sequences), std::nullopt, false, false});
   // A step has at least one token that is kept.
   out.slots = Inside::some;
   return out;
@@ -300,9 +307,11 @@ inline const Ragged& sequences_of(Builder& b, const Arrays& x, int block, int wi
   std::vector<uintptr_t> key{x[0].id(), x[1].id(), x[2].id(), x[3].id(), uintptr_t(block), uintptr_t(window)};
   auto& known = b.memo[key];
   if (!known) {
+    auto positions = b.cast(x[0], mx::int32), sequences = b.cast(x[1], mx::int32);
     Ragged made = layout != Layout::ragged
-        ? promised(b, b.cast(x[0], mx::int32), x[1], x[3], block, layout)
-        : ragged(b, {b.numbers(x[0]), b.numbers(x[1]), b.numbers(x[2]), b.numbers(x[3]), x[3].shape(1)}, block, window);
+        ? promised(b, positions, sequences, x[3], block, layout)
+        : ragged(b, {b.numbers(x[0]), b.numbers(x[1]), b.numbers(x[2]), b.numbers(x[3]), x[3].shape(1), positions, sequences},
+                 block, window);
     known = std::make_shared<Ragged>(std::move(made));
     b.kept.insert(b.kept.end(), x.begin(), x.end());
   }
@@ -337,11 +346,14 @@ inline array keys_of(Builder& b, const array& cache, const Part& p) {
 }
 
 inline array attend_part(
-    Builder& b, const array& q, const array& k_cache, const std::optional<array>& v_cache, const Part& p,
-    const Scores& spec, int window, int value_dim) {
+    Builder& b, const array& q, const array& k_cache, const std::optional<array>& v_cache, const array& table,
+    const Part& p, const Scores& spec, int window, int value_dim) {
+  auto mine = p.token_ids ? b.take(q, *p.token_ids, 0) : q;
+  if (p.tokens == 1 && !p.run && decodes_in_place(b, q, k_cache, v_cache, p.batch, p.keys))
+    return decoded_in_place(b, mine, k_cache, *v_cache, p.positions, p.sequences, b.cast(table, mx::int32),
+                            {spec.scale, spec.softcap.value_or(0), window, spec.sinks});
   auto keys = keys_of(b, k_cache, p);
   auto values = v_cache ? keys_of(b, *v_cache, p) : b.cut(keys, 3, 0, value_dim);
-  auto mine = p.token_ids ? b.take(q, *p.token_ids, 0) : q;
   int heads = q.shape(1), dim = q.shape(2);
   // A single token needs no other order, which saves MLX a copy.
   bool single = p.tokens == 1;
@@ -388,7 +400,7 @@ inline Arrays paged_attention(Builder& b, const Arrays& x, Words& a) {
   }
   auto values = v ? std::optional(caches[1]) : std::nullopt;
   Arrays outs;
-  for (auto& p : step.parts) outs.push_back(attend_part(b, x[0], caches[0], values, p, spec, window, value_dim));
+  for (auto& p : step.parts) outs.push_back(attend_part(b, x[0], caches[0], values, where[3], p, spec, window, value_dim));
   auto out = outs.size() == 1 ? outs[0] : mx::concatenate(outs, 0, b.s);
   if (step.order) out = b.take(out, *step.order, 0);
   if (step.strays) out = b.where(mx::greater(*step.strays, array(0), b.s), b.like(0, out), out);
