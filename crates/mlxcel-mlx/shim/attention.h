@@ -75,12 +75,6 @@ rope(Builder& b, const array& x, const array& positions, const array& inv_freq, 
   return b.cast(y, x.dtype());
 }
 
-struct Scores {
-  double scale;
-  std::optional<double> softcap;
-  std::optional<array> sinks;
-};
-
 // Scores, cap, mask and sums by themselves, in f32: what the fused kernels do not offer. Heads before tokens.
 inline array capped_attention(
     const Builder& b, const array& q, const array& k, const array& v, const Scores& spec,
@@ -349,9 +343,8 @@ inline array attend_part(
     Builder& b, const array& q, const array& k_cache, const std::optional<array>& v_cache, const array& table,
     const Part& p, const Scores& spec, int window, int value_dim) {
   auto mine = p.token_ids ? b.take(q, *p.token_ids, 0) : q;
-  if (p.tokens == 1 && !p.run && decodes_in_place(b, q, k_cache, v_cache, p.batch, p.keys))
-    return decoded_in_place(b, mine, k_cache, *v_cache, p.positions, p.sequences, b.cast(table, mx::int32),
-                            {spec.scale, spec.softcap.value_or(0), window, spec.sinks});
+  if (p.tokens == 1 && !p.run && decodes_in_place(b, q, k_cache, v_cache, spec, p.batch, p.keys))
+    return decoded_in_place(b, mine, k_cache, *v_cache, p.positions, p.sequences, b.cast(table, mx::int32), spec, window);
   auto keys = keys_of(b, k_cache, p);
   auto values = v_cache ? keys_of(b, *v_cache, p) : b.cut(keys, 3, 0, value_dim);
   int heads = q.shape(1), dim = q.shape(2);

@@ -29,19 +29,21 @@ conformance::gguf_suite!(gguf, chosen());
 conformance::embeddings_suite!(embeddings, chosen());
 conformance::scheduled_suite!(scheduled, chosen());
 
-#[test]
-fn models_are_the_same_in_eager_mode() {
-    for family in ["llama", "mamba"] {
-        conformance::models::check_family(&open(Mode::Eager), family, Depth::Brief);
-    }
+/// Families in another mode, a test for each, so that several processes can share them.
+macro_rules! models_in_mode {
+    ($name:ident, $mode:expr, $($family:ident),+) => {
+        mod $name {
+            use super::*;
+            $(#[test]
+            fn $family() {
+                conformance::models::check_family(&open($mode), stringify!($family), Depth::Brief);
+            })+
+        }
+    };
 }
 
-#[test]
-fn models_are_the_same_in_compiled_mode() {
-    for family in ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "mamba"] {
-        conformance::models::check_family(&open(Mode::Compiled), family, Depth::Brief);
-    }
-}
+models_in_mode!(eager, Mode::Eager, llama, mamba);
+models_in_mode!(compiled, Mode::Compiled, llama, gemma3_text, deepseek_v3, gpt_oss, mamba);
 
 #[test]
 fn every_mode_keeps_the_rules_of_the_seam() {
