@@ -27,8 +27,8 @@ pub enum Products {
     /// As exact as `f32` activations and decoded weights in `f32`.
     #[default]
     Exact,
-    /// Tokens that other known tokens follow are multiplied in `bf16`; the last known token of a sequence, from which
-    /// the next is drawn, with activations of 16 bits.
+    /// Tokens that other known tokens follow are multiplied in `bf16`, and attend in it where the cache has 16 bits; the
+    /// last known token of a sequence, from which the next is drawn, is multiplied with activations of 16 bits.
     Fast,
 }
 

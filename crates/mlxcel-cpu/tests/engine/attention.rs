@@ -232,21 +232,39 @@ fn a_token_does_not_depend_on_chunks_or_company() {
     }
 }
 
-/// The results of a long sequence's last tokens, the prompt cut at `cuts`.
+/// Tokens of a long sequence, of which the last 60 are drawn.
+const TOKENS: usize = 700;
+const LONG: Shape = Shape { heads: 6, kv: 2, width: 32, value: 48 };
+const PLAIN: PagedSpec =
+    PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
+
+/// The results of a long sequence, the prompt cut at `cuts`.
 fn long(engine: &CpuEngine, cache: DType, cuts: &[usize]) -> Vec<u8> {
-    const TOKENS: usize = 700;
+    long_with(engine, cache, (&PLAIN, |_| {}), cuts)
+}
+
+/// The same with some specification and changed values.
+fn long_with(
+    engine: &CpuEngine,
+    cache: DType,
+    (spec, change): (&PagedSpec, impl Fn(&mut [f64])),
+    cuts: &[usize],
+) -> Vec<u8> {
     let mut r = Random(64);
-    let s = Shape { heads: 6, kv: 2, width: 32, value: 48 };
-    let spec = PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
-    let graph = paged_graph((DType::F32, cache), &s, &spec);
+    let s = LONG;
+    let graph = paged_graph((DType::F32, cache), &s, spec);
     let q = r.tensor(DType::F32, &[TOKENS, s.heads, s.width]);
     let k = r.tensor(DType::F32, &[TOKENS, s.kv, s.width]);
-    let v = r.tensor(DType::F32, &[TOKENS, s.kv, s.value]);
+    let mut v = r.tensor(DType::F32, &[TOKENS, s.kv, s.value]).to_f64();
+    change(&mut v);
+    let v = HostTensor::from_f64(DType::F32, &[TOKENS, s.kv, s.value], &v);
+    let mut weights = Weights::default();
+    weights.add("sinks", r.weight(DType::F32, &[s.heads]));
     let tensors = [("q", &q), ("k", &k), ("v", &v)];
     let state = SequenceState { blocks: (0..44).rev().collect(), slot: 0, known_len: TOKENS - 60 };
     let sequences = [Sequence { state, first: 0 }];
     let dims = Bindings::from([("blocks".into(), 44), ("block".into(), 16)]);
-    let mut program = engine.compile(&graph, &Weights::default(), &dims).unwrap();
+    let mut program = engine.compile(&graph, &weights, &dims).unwrap();
     let mut out = vec![];
     for (i, &start) in cuts.iter().enumerate() {
         let count = cuts.get(i + 1).unwrap_or(&TOKENS) - start;
@@ -276,6 +294,53 @@ fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
                 }
             }
         }
+    }
+}
+
+/// Engines that round prompts and that do not, where there are tiles.
+fn tiled() -> Option<[CpuEngine; 2]> {
+    let level = SimdLevel::available().into_iter().find(|&l| l == SimdLevel::Amx)?;
+    Some([Products::Fast, Products::Exact].map(|products| {
+        CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level), products }).unwrap()
+    }))
+}
+
+#[test]
+fn prompts_in_tiles_are_near_what_is_exact() {
+    let Some([fast, exact]) = tiled() else { return };
+    let specs = [
+        PLAIN,
+        PagedSpec { window: Some(70), ..PLAIN },
+        PagedSpec { softcap: Some(1.5), sinks: true, ..PLAIN },
+    ];
+    for cache in [DType::F16, DType::BF16] {
+        for spec in &specs {
+            let numbers = |engine: &CpuEngine| {
+                let bytes = long_with(engine, cache, (spec, |_| {}), &[0]);
+                bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>()
+            };
+            let (found, expected) = (numbers(&fast), numbers(&exact));
+            let largest = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+            let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off > 1e-4 * largest && off < 2e-2 * largest, "{cache}, {spec:?}: {off} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_reach_only_tokens_that_see_them() {
+    let Some([fast, _]) = tiled() else { return };
+    let plain = long(&fast, DType::F16, &[0]);
+    let broken = 300;
+    let row = LONG.heads * LONG.value * 4;
+    let of_token = |v: &mut [f64]| v[broken * LONG.kv * LONG.value] = f64::INFINITY;
+    for cuts in [&[0][..], &[0, 299, 310]] {
+        let found = long_with(&fast, DType::F16, (&PLAIN, of_token), cuts);
+        // The stretch of keys before goes through tiles, and this one does not.
+        assert!(found[..256 * row] == plain[..256 * row]);
+        let numbers: Vec<f32> = found.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let (before, after) = numbers.split_at(broken * row / 4);
+        assert!(before.iter().all(|x| x.is_finite()) && !after[0].is_finite());
     }
 }
 

@@ -68,7 +68,7 @@ impl Memory<'_> {
 
     /// Bytes from one head's row to the next one's.
     #[inline(always)]
-    fn head_bytes(&self) -> usize {
+    pub(super) fn head_bytes(&self) -> usize {
         self.head * self.dtype.size().expect("keys and values are plain")
     }
 
@@ -115,9 +115,19 @@ pub(super) struct Block {
     pub(super) count: usize,
     /// The first query's row of the result.
     pub(super) row: usize,
-    /// Whether scores are products with keys where they lie, which is better for few lines. Tokens of a sequence that
-    /// may be computed in one step or in several must all say the same.
-    pub(super) by_dots: bool,
+    pub(super) way: Way,
+}
+
+/// How lines meet keys and values. Tokens of a sequence that may be computed in one step or in several must all go the same
+/// way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Scores are products with turned keys.
+    Turned,
+    /// Scores are products with keys where they lie, which is better for few lines.
+    Dots,
+    /// Both products are of tiles of `bf16`; the machine has them, and they fit.
+    Tiles,
 }
 
 /// Keys, values, and what a query sees of them.
@@ -147,11 +157,20 @@ pub(super) struct Scratch {
     scores: Vec<f32>,
     /// The steps of the keys and values of a tile, where they are codes.
     steps: [[f32; KEYS]; 2],
+    #[cfg(target_arch = "x86_64")]
+    pub(super) tiles: super::amx::Tiles,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Scratch { keys: vec![], values: vec![], scores: vec![], steps: [[1.0; KEYS]; 2] }
+        Scratch {
+            keys: vec![],
+            values: vec![],
+            scores: vec![],
+            steps: [[1.0; KEYS]; 2],
+            #[cfg(target_arch = "x86_64")]
+            tiles: Default::default(),
+        }
     }
 }
 
@@ -190,6 +209,15 @@ impl Kernel for Attend<'_> {
         let w = self.widths;
         self.part.out.fill(0.0);
         self.part.running.fill(Running::EMPTY);
+        #[cfg(target_arch = "x86_64")]
+        if self.block.way == Way::Tiles {
+            // SAFETY: who chose the way knows that the machine has tiles and that rows fit.
+            if unsafe { self.by_tiles::<S>() } {
+                return;
+            }
+            self.part.out.fill(0.0);
+            self.part.running.fill(Running::EMPTY);
+        }
         self.scratch.keys.resize(w.key * KEYS, 0.0);
         self.scratch.values.resize(w.value_padded() * KEYS, 0.0);
         self.scratch.scores.resize(LINES * KEYS, 0.0);
@@ -210,12 +238,12 @@ impl Kernel for Attend<'_> {
 }
 
 /// Keys from `start` on, of all KV heads.
-struct Place {
+pub(super) struct Place {
     start: usize,
-    present: (usize, usize),
+    pub(super) present: (usize, usize),
     /// Rows of the first head.
-    keys: Addresses,
-    values: Addresses,
+    pub(super) keys: Addresses,
+    pub(super) values: Addresses,
 }
 
 /// Keys from `start` on of one KV head.
@@ -233,8 +261,14 @@ struct Tile<'a> {
 }
 
 impl Attend<'_> {
+    /// Values that are the beginnings of keys are narrower than them.
     #[inline(always)]
-    fn place(&self, start: usize, keys: (usize, usize)) -> Place {
+    pub(super) fn values(&self) -> Memory<'_> {
+        Memory { width: self.widths.value, ..self.context.values().unwrap_or(self.context.keys()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn place(&self, start: usize, keys: (usize, usize)) -> Place {
         let present = (keys.0.max(start) - start, keys.1.min(start + KEYS) - start);
         let offsets = self.context.offsets(self.block, start, present);
         let keys = self.context.keys().addresses(&offsets[0], present, self.heads.end);
@@ -248,7 +282,7 @@ impl Attend<'_> {
     /// One KV head's lines against a tile, while the rows of the next one are on their way.
     #[inline(always)]
     fn attend<S: Simd>(&mut self, place: &Place, head: usize, next: Option<&Place>) {
-        let (w, keys, values) = (self.widths, self.context.keys(), self.context.values());
+        let (keys, values) = (self.context.keys(), self.context.values());
         let lanes = (place.present.0 / LANES_MAX * LANES_MAX, place.present.1.next_multiple_of(LANES_MAX));
         let rows = shifted(&place.keys, head * keys.head_bytes());
         let of = |m: Memory<'_>| (head * m.head_bytes(), head * m.head_bytes() + m.row_bytes());
@@ -256,7 +290,7 @@ impl Attend<'_> {
             Ahead(next.map(|n| (&n.keys, of(keys).0, of(keys).1))),
             Ahead(next.zip(values).map(|(n, v)| (&n.values, of(v).0, of(v).1))),
         ];
-        let by_dots = self.block.by_dots && keys.direct();
+        let by_dots = self.block.way == Way::Dots && keys.direct();
         let mut lane = lanes.0;
         while lane < lanes.1 && !by_dots {
             // SAFETY: the addresses are of whole rows, and the lanes a whole vector within the tile.
@@ -270,8 +304,7 @@ impl Attend<'_> {
         let is_coded = keys.dtype == DType::I8;
         let tile = Tile { start: place.start, head, lanes, rows: by_dots.then_some(&rows), ahead, is_coded };
         let stored = values.unwrap_or(keys);
-        // Values that are the beginnings of keys are narrower than them.
-        let values = Memory { width: w.value, ..stored };
+        let values = Memory { width: self.widths.value, ..stored };
         let key_rows = rows;
         let rows = shifted(&place.values, head * values.head_bytes());
         if is_coded {

@@ -3,7 +3,7 @@
 use mlxcel_ir::{AttentionSpec, DType};
 
 use super::Scores;
-use super::core::{Block, Context, KEYS, Memory, Offsets, Widths};
+use super::core::{Block, Context, KEYS, Memory, Offsets, Way, Widths};
 use super::drive::{Job, queries_per_block};
 use crate::context::Context as Machine;
 use crate::lanes::Lane;
@@ -22,13 +22,13 @@ pub(crate) fn dense(machine: &Machine, spec: &AttentionSpec, x: &[View<'_>], out
     let kv_heads = x[1].shape()[2];
     let widths = Widths { group: heads / kv_heads, key: x[0].shape()[3], value };
     let sinks: Option<Vec<f32>> = rest.next().map(|s| s.numbers());
-    let step = queries_per_block(machine, &widths, kv_heads, batch * queries);
+    let step = queries_per_block(machine, &widths, kv_heads, (batch * queries, false));
     let block = |sequence: usize, first: usize| Block {
         sequence,
         first,
         count: step.min(queries - first),
         row: sequence * queries + first,
-        by_dots: false,
+        way: Way::Turned,
     };
     let blocks: Vec<Block> = (0..batch)
         .flat_map(|b| (0..queries).step_by(step).map(move |first| (b, first)))

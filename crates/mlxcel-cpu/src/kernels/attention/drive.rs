@@ -24,6 +24,8 @@ const PIECES_MAX: usize = 64;
 
 /// Lines that share a turned tile of keys: enough that turning costs little, few enough to stay in the cache.
 const LINES_MAX: usize = 96;
+/// The same where keys and values are laid into tiles, which costs more.
+const TILED_MAX: usize = 192;
 
 /// One call of attention.
 pub(super) struct Job<'a> {
@@ -35,9 +37,15 @@ pub(super) struct Job<'a> {
     pub(super) sinks: Option<&'a [f32]>,
 }
 
-/// Queries that a block takes, of `tokens` in all.
-pub(super) fn queries_per_block(machine: &Machine, widths: &Widths, kv_heads: usize, tokens: usize) -> usize {
-    let most = (LINES_MAX / widths.group).max(1);
+/// Queries that a block takes, of `tokens` in all, in tiles or not.
+pub(super) fn queries_per_block(
+    machine: &Machine,
+    widths: &Widths,
+    kv_heads: usize,
+    (tokens, has_tiles): (usize, bool),
+) -> usize {
+    let lines = if has_tiles { TILED_MAX } else { LINES_MAX };
+    let most = (lines / widths.group).max(1);
     let shared = tokens * kv_heads / (TASKS_PER_THREAD * machine.threads.count());
     shared.clamp(most.min(8), most)
 }

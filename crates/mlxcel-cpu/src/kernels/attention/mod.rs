@@ -7,7 +7,8 @@
 //! lines. A single token of a long sequence is cut at fixed keys ([`core::STRETCH`]) for the threads.
 //!
 //! Tokens from which the next one is drawn are few lines at a time; with fast products their scores are dot products with
-//! keys where they lie, which saves the turning. Which way a token goes depends on its sequence alone.
+//! keys where they lie, which saves the turning. Tokens that known ones follow go through AMX tiles then, where the machine has
+//! them and the cache has 16 bits (`amx`). Which way a token goes depends on its sequence alone.
 //!
 //! Layout: a cache is `[blocks, block, kv_heads, dim]` of `f32`, `f16` or `bf16`, or of codes of eight bits with a step
 //! behind each row (`coded`). Values are read where they lie and widened in registers; only rows that are no whole vectors
@@ -34,6 +35,9 @@
 //! not idle for half of the time: a step of a 1.5B shape at depth 4096, run in turn, 11.8, 14.7 and 11.0 tokens a second before
 //! and 13.7, 14.2 and 14.1 after.
 //!
+//! Prompts through tiles, the same bench (512 tokens of all layers, one thread, a cache of `f16`): 192 to 156 ms with
+//! SmolLM2-135M from nothing and 1872 to 1108 behind 3584 tokens, 360 to 188 and 4995 to 2275 ms with a 1.5B shape.
+//!
 //! Checked against the decompositions. References: Dao et al., FlashAttention, arXiv 2205.14135; Dao et al.,
 //! Flash-Decoding for long-context inference, 2023.
 #![allow(
@@ -41,6 +45,8 @@
     reason = "loops of kernels stay plain: closures may be compiled without a level's instructions"
 )]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod coded;
 mod core;
 mod dense;

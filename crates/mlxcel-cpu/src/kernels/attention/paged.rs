@@ -7,7 +7,7 @@ use mlxcel_ir::{CacheRow, DType, PagedSpec};
 
 use super::Scores;
 use super::coded;
-use super::core::{Block, Context, KEYS, Memory, Offsets, Widths};
+use super::core::{Block, Context, KEYS, Memory, Offsets, Way, Widths};
 use super::drive::{Job, queries_per_block};
 use crate::context::{Context as Machine, Products};
 use crate::lanes::{Lane, indices};
@@ -35,10 +35,11 @@ pub(crate) fn paged(
         return;
     }
     let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
-    let pages = Pages {
+    let mut pages = Pages {
         window: spec.window,
         roles,
-        by_dots: machine.products == Products::Fast,
+        is_fast: machine.products == Products::Fast,
+        has_tiles: false,
         q,
         caches: &caches,
         positions: indices(&rest[0]),
@@ -48,6 +49,7 @@ pub(crate) fn paged(
     };
     let kv_heads = caches[0].shape()[2];
     let widths = Widths { group: q.shape()[1] / kv_heads, key: q.shape()[2], value: out.shape[2] };
+    pages.has_tiles = machine.level.has_tiles() && pages.fits_tiles(widths.value);
     let sinks: Option<Vec<f32>> = rest.get(4).map(|s| s.numbers());
     let job = Job {
         context: &pages,
@@ -56,7 +58,7 @@ pub(crate) fn paged(
         kv_heads,
         sinks: sinks.as_deref(),
     };
-    let step = queries_per_block(machine, &widths, kv_heads, q.shape()[0]);
+    let step = queries_per_block(machine, &widths, kv_heads, (q.shape()[0], pages.has_tiles));
     job.run(machine, &pages.blocks(step), out);
 }
 
@@ -106,8 +108,9 @@ fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
 struct Pages<'a> {
     window: Option<usize>,
     roles: Option<&'a Roles>,
-    /// Whether tokens that no known ones follow are scored by dots.
-    by_dots: bool,
+    /// Whether tokens that no known ones follow are scored by dots, and the others multiplied in tiles where there are any.
+    is_fast: bool,
+    has_tiles: bool,
     q: View<'a>,
     caches: &'a [View<'a>],
     positions: Vec<i64>,
@@ -121,19 +124,35 @@ impl Pages<'_> {
     /// exist, sees nothing.
     fn blocks(&self, step: usize) -> Vec<Block> {
         let ids = &self.seq_ids;
-        let by_dots = |t: usize| self.by_dots && self.roles.is_none_or(|r| r.is_end(t));
+        let way = |t: usize| match self.roles.is_none_or(|r| r.is_end(t)) {
+            _ if !self.is_fast => Way::Turned,
+            true => Way::Dots,
+            false if self.has_tiles => Way::Tiles,
+            false => Way::Turned,
+        };
         let mut blocks = vec![];
         let mut start = 0;
         for t in 1..=ids.len() {
-            let ends = t == ids.len() || ids[t] != ids[start] || by_dots(t) != by_dots(start);
+            let ends = t == ids.len() || ids[t] != ids[start] || way(t) != way(start);
             if ends || t - start == step {
                 let sequence = usize::try_from(ids[start]).unwrap_or(usize::MAX);
-                let by_dots = by_dots(start);
-                blocks.push(Block { sequence, first: start, count: t - start, row: start, by_dots });
+                let way = way(start);
+                blocks.push(Block { sequence, first: start, count: t - start, row: start, way });
                 start = t;
             }
         }
         blocks
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn fits_tiles(&self, value: usize) -> bool {
+        let values = Memory { width: value, ..self.memory(self.caches.len() - 1) };
+        super::amx::fits(&self.memory(0), &values)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn fits_tiles(&self, _: usize) -> bool {
+        false
     }
 
     fn memory(&self, cache: usize) -> Memory<'_> {

@@ -131,33 +131,45 @@ unsafe fn squares_of_sixteen(memory: &Memory<'_>, rows: *const *const u8, out: *
                     }
                 };
             }
-            // Pairs of numbers, then of pairs, within each quarter; then the quarters.
-            let mut w = [_mm512_setzero_pd(); 16];
-            for i in 0..8 {
-                w[2 * i] = _mm512_castps_pd(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]));
-                w[2 * i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-            }
-            for i in 0..4 {
-                let [a, b, c, d] = [w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]];
-                v[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
-                v[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
-                v[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
-                v[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
-            }
-            for i in 0..4 {
-                let low = _mm512_shuffle_f32x4::<0x88>(v[i], v[4 + i]);
-                let high = _mm512_shuffle_f32x4::<0xdd>(v[i], v[4 + i]);
-                let more_low = _mm512_shuffle_f32x4::<0x88>(v[8 + i], v[12 + i]);
-                let more_high = _mm512_shuffle_f32x4::<0xdd>(v[8 + i], v[12 + i]);
-                let to = out.add((at + i) * KEYS);
-                _mm512_storeu_ps(to, _mm512_shuffle_f32x4::<0x88>(low, more_low));
-                _mm512_storeu_ps(to.add(4 * KEYS), _mm512_shuffle_f32x4::<0x88>(high, more_high));
-                _mm512_storeu_ps(to.add(8 * KEYS), _mm512_shuffle_f32x4::<0xdd>(low, more_low));
-                _mm512_storeu_ps(to.add(12 * KEYS), _mm512_shuffle_f32x4::<0xdd>(high, more_high));
+            for (i, line) in square(v).into_iter().enumerate() {
+                _mm512_storeu_ps(out.add((at + i) * KEYS), line);
             }
         }
         at += 16;
     }
+}
+
+/// A square of numbers with its rows as columns.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn square(mut v: [std::arch::x86_64::__m512; 16]) -> [std::arch::x86_64::__m512; 16] {
+    use std::arch::x86_64::*;
+    // Pairs of numbers, then of pairs, within each quarter; then the quarters.
+    let mut w = [_mm512_setzero_pd(); 16];
+    for i in 0..8 {
+        w[2 * i] = _mm512_castps_pd(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]));
+        w[2 * i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    }
+    for i in 0..4 {
+        let [a, b, c, d] = [w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]];
+        v[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        v[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        v[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        v[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+    let mut out = v;
+    for i in 0..4 {
+        let low = _mm512_shuffle_f32x4::<0x88>(v[i], v[4 + i]);
+        let high = _mm512_shuffle_f32x4::<0xdd>(v[i], v[4 + i]);
+        let more_low = _mm512_shuffle_f32x4::<0x88>(v[8 + i], v[12 + i]);
+        let more_high = _mm512_shuffle_f32x4::<0xdd>(v[8 + i], v[12 + i]);
+        out[i] = _mm512_shuffle_f32x4::<0x88>(low, more_low);
+        out[4 + i] = _mm512_shuffle_f32x4::<0x88>(high, more_high);
+        out[8 + i] = _mm512_shuffle_f32x4::<0xdd>(low, more_low);
+        out[12 + i] = _mm512_shuffle_f32x4::<0xdd>(high, more_high);
+    }
+    out
 }
 
 #[cfg(target_arch = "x86_64")]

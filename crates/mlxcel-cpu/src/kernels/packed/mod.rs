@@ -29,7 +29,7 @@ mod part;
 #[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
 mod tiled;
 #[cfg(target_arch = "x86_64")]
-mod tiles;
+pub(super) mod tiles;
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -26,17 +26,17 @@ use crate::memory::Scratch;
 use crate::view::Shared;
 
 /// Tokens of a tile.
-pub(super) const TOKENS: usize = 16;
+pub(in crate::kernels) const TOKENS: usize = 16;
 /// Elements of a tile along `k`.
-pub(super) const STEP: usize = 32;
+pub(in crate::kernels) const STEP: usize = 32;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
 /// Sums of two tiles of tokens with two panels.
-pub(super) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
+pub(in crate::kernels) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
 
 /// The shapes of the tile registers.
 #[repr(C, align(64))]
-pub(super) struct Configuration {
+pub(in crate::kernels) struct Configuration {
     palette: u8,
     start: u8,
     reserved: [u8; 14],
@@ -57,7 +57,7 @@ impl Configuration {
 }
 
 /// The registers as products of `bf16` use them: all of them sixteen rows of 64 bytes.
-pub(super) static WHOLE: Configuration = {
+pub(in crate::kernels) static WHOLE: Configuration = {
     let mut whole = Configuration::new();
     let mut register = 0;
     while register < 8 {
@@ -68,12 +68,12 @@ pub(super) static WHOLE: Configuration = {
 };
 
 /// A thread's tile registers, configured while this lives.
-pub(super) struct Registers(());
+pub(in crate::kernels) struct Registers(());
 
 impl Registers {
     /// # Safety
     /// The machine must have AMX, and the process the permission to use it.
-    pub(super) unsafe fn configure(configuration: &Configuration) -> Self {
+    pub(in crate::kernels) unsafe fn configure(configuration: &Configuration) -> Self {
         // SAFETY: the configuration is valid and the features are promised.
         unsafe { asm!("ldtilecfg [{}]", in(reg) configuration, options(nostack, readonly)) };
         Registers(())
@@ -182,13 +182,13 @@ unsafe fn convert((x, cols): (*const f32, usize), depth: usize, half: usize, to:
 
 /// Memory that is read soon: where it begins, and how many lines of it are asked for at every step.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(in crate::kernels) struct Ahead {
     pub(super) at: *const u8,
     pub(super) lines: usize,
 }
 
 impl Ahead {
-    pub(super) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0 };
+    pub(in crate::kernels) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0 };
 
     #[inline(always)]
     fn fetch(&mut self) {
@@ -205,7 +205,7 @@ impl Ahead {
 /// # Safety
 /// The registers must be configured on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and
 /// `sums` have room.
-pub(super) unsafe fn multiply(
+pub(in crate::kernels) unsafe fn multiply(
     _: &Registers,
     (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
     (sums, fresh): (*mut f32, bool),

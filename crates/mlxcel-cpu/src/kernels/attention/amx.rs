@@ -1,0 +1,324 @@
+//! Attention of prompts with AMX tiles: the lines of a block over the keys of one stretch, rounded to `bf16` as the products
+//! of prompts are.
+//!
+//! Algorithm: 32 lines at a time are multiplied with all keys of the stretch, the softmax runs once over their scores, and
+//! their weights are multiplied with the values, every product two tiles by two. Keys and values are laid into tiles once
+//! for all lines of a KV head.
+//!
+//! Layout: keys are panels of sixteen, values panels of sixteen columns; either is `[steps of 32][16 pairs][16][2]`, along
+//! the width of keys, along the keys of values. Lines are `[steps of 32][2][16][32]`.
+//!
+//! Batch and chunk invariance: a sum is one tile element that products are added to in order; keys that a line does not see
+//! weigh nothing, which changes no sum of finite values. Where values are not finite, the stretch goes the other way.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use mlxcel_ir::DType;
+
+use super::core::{Attend, KEYS, Memory, STRETCH};
+use super::soft::soften;
+use super::turn::square;
+use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, multiply};
+use crate::math;
+use crate::simd::Simd;
+
+/// Lines of a pair of tiles, and keys or columns of a pair of panels.
+const PAIR: usize = 2 * TOKENS;
+/// Keys or columns of a panel.
+const PANEL: usize = TOKENS;
+/// Elements of a tile.
+const TILE: usize = TOKENS * STEP;
+
+/// What a thread needs; kept between tasks.
+#[derive(Debug, Default)]
+pub(super) struct Tiles {
+    keys: Vec<u16>,
+    values: Vec<u16>,
+    queries: Vec<u16>,
+    /// `[PAIR][STRETCH]`.
+    scores: Vec<f32>,
+    weights: Vec<u16>,
+    sums: Vec<f32>,
+}
+
+/// Whether keys and values can be laid into tiles. A cache of `f32` is there to be exact.
+pub(super) fn fits(keys: &Memory<'_>, values: &Memory<'_>) -> bool {
+    let is_narrow = |m: &Memory<'_>| matches!(m.dtype, DType::F16 | DType::BF16) && m.direct();
+    is_narrow(keys) && is_narrow(values) && keys.width.is_multiple_of(STEP)
+}
+
+/// The keys of a stretch, counted from its beginning: how many of them are in tiles.
+#[derive(Clone, Copy)]
+struct Span {
+    base: usize,
+    count: usize,
+}
+
+impl Attend<'_> {
+    /// Says whether it could be done; results and sums are as they were before, or those of the stretch.
+    ///
+    /// # Safety
+    /// The machine must have AMX, and keys and values fit.
+    #[inline(always)]
+    pub(super) unsafe fn by_tiles<S: Simd>(&mut self) -> bool {
+        let w = self.widths;
+        let base = self.keys.0 / STRETCH * STRETCH;
+        let span = Span { base, count: (self.keys.1 - base).next_multiple_of(PAIR) };
+        let mut tiles = std::mem::take(&mut self.scratch.tiles);
+        tiles.keys.resize(STRETCH * w.key, 0);
+        tiles.values.resize(STRETCH * w.value, 0);
+        tiles.queries.resize(PAIR * w.key, 0);
+        tiles.scores.resize(PAIR * STRETCH, 0.0);
+        tiles.weights.resize(PAIR * STRETCH, 0);
+        tiles.sums.resize(PAIR_SUMS, 0.0);
+        // SAFETY: as the caller promises.
+        let registers = unsafe { Registers::configure(&WHOLE) };
+        let lines = self.part.running.len() / self.heads.len();
+        let mut is_finite = true;
+        for head in self.heads.clone() {
+            // SAFETY: as the caller promises; the tiles have room for the stretch.
+            is_finite = unsafe { self.lay(head, span, &mut tiles) };
+            if !is_finite {
+                break;
+            }
+            let first = (head - self.heads.start) * lines;
+            for line in (first..first + lines).step_by(PAIR) {
+                let some = (line, PAIR.min(first + lines - line));
+                // SAFETY: the registers are configured, the lines exist, and the tiles hold the stretch.
+                unsafe { self.pair::<S>(&registers, some, span, &mut tiles) };
+            }
+        }
+        self.scratch.tiles = tiles;
+        is_finite
+    }
+
+    /// Lays the keys and values of a head into tiles, with zeros for those that are not there; says whether all values
+    /// are finite.
+    ///
+    /// # Safety
+    /// As for [`Attend::by_tiles`].
+    unsafe fn lay(&self, head: usize, span: Span, tiles: &mut Tiles) -> bool {
+        let (keys, values) = (self.context.keys(), self.values());
+        let mut is_finite = true;
+        for from in (0..span.count).step_by(KEYS) {
+            let (start, lanes) = (span.base + from, KEYS.min(span.count - from));
+            let mut rows = [[std::ptr::null(); KEYS]; 2];
+            if self.keys.0 < start + KEYS && start < self.keys.1 {
+                let place = self.place(start, self.keys);
+                for lane in place.present.0..place.present.1 {
+                    rows[0][lane] = place.keys[lane].wrapping_add(head * keys.head_bytes());
+                    rows[1][lane] = place.values[lane].wrapping_add(head * values.head_bytes());
+                }
+            }
+            for lane in (0..lanes).step_by(PANEL) {
+                let to = &mut tiles.keys[(from + lane) * keys.width..][..PANEL * keys.width];
+                // SAFETY: sixteen rows are whole or nowhere, and the panel has their width.
+                unsafe { lay_keys(&keys, &rows[0][lane..lane + PANEL], to) };
+            }
+            for lane in (0..lanes).step_by(STEP) {
+                let to = ((from + lane) * PANEL, span.count * PANEL);
+                // SAFETY: 32 rows are whole or nowhere, and every panel has the step.
+                is_finite &=
+                    unsafe { lay_values(&values, &rows[1][lane..lane + STEP], (&mut tiles.values, to)) };
+            }
+        }
+        is_finite
+    }
+
+    /// Up to 32 lines over the whole stretch.
+    ///
+    /// # Safety
+    /// The registers must be configured, the lines exist, and the tiles hold the stretch of their head.
+    #[inline(always)]
+    unsafe fn pair<S: Simd>(
+        &mut self,
+        registers: &Registers,
+        (line, lines): (usize, usize),
+        span: Span,
+        tiles: &mut Tiles,
+    ) {
+        let w = self.widths;
+        let mut seen = [(0, 0); PAIR];
+        let (mut first, mut end) = (span.count, 0);
+        for (l, seen) in seen[..lines].iter_mut().enumerate() {
+            let (lo, hi) = self.ranges[(line + l) / w.group % self.ranges.len()];
+            let (lo, hi) = (lo.max(self.keys.0), hi.min(self.keys.1));
+            *seen = if lo < hi { (lo - span.base, hi - span.base) } else { (0, 0) };
+            if lo < hi {
+                (first, end) = (first.min(seen.0 / PAIR * PAIR), end.max(seen.1.next_multiple_of(PAIR)));
+            }
+        }
+        if first >= end {
+            return;
+        }
+        for l in 0..PAIR {
+            let q = if l < lines { self.q[(line + l) * w.key..].as_ptr() } else { std::ptr::null() };
+            // SAFETY: a line has as many numbers as a key, or is nowhere; its tiles are there.
+            unsafe { lay_line(q, w.key, tiles.queries.as_mut_ptr().add(slot(l))) };
+        }
+        for key in (first..end).step_by(PAIR) {
+            let panels = [key, key + PANEL].map(|key| tiles.keys[key * w.key..].as_ptr());
+            let operands = (tiles.queries.as_ptr(), panels, w.key / STEP);
+            // SAFETY: as the caller promises; a panel of keys is as deep as a line.
+            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2]) };
+            for l in 0..lines {
+                let (near, far) = halves(&tiles.sums, l);
+                let to = &mut tiles.scores[l * STRETCH + key..][..PAIR];
+                to[..PANEL].copy_from_slice(near);
+                to[PANEL..].copy_from_slice(far);
+            }
+        }
+        for l in 0..PAIR {
+            let scores = &mut tiles.scores[l * STRETCH + first..l * STRETCH + end];
+            let (lo, hi) = if l < lines { seen[l] } else { (0, 0) };
+            self.weigh::<S>(line + l, scores, (lo.max(first) - first, hi.max(first) - first));
+            let to = tiles.weights.as_mut_ptr();
+            // SAFETY: the weights of a line have as many tiles as the stretch has keys.
+            unsafe { lay_line(scores.as_ptr(), end - first, to.add(slot(l))) };
+        }
+        for panel in (0..w.value / PANEL).step_by(2) {
+            let next = (panel + 1).min(w.value / PANEL - 1);
+            let panels =
+                [panel, next].map(|p| tiles.values[p * span.count * PANEL + first * PANEL..].as_ptr());
+            let operands = (tiles.weights.as_ptr(), panels, (end - first) / STEP);
+            // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys.
+            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2]) };
+            for l in 0..lines {
+                let (near, far) = halves(&tiles.sums, l);
+                let to = &mut self.part.out[(line + l) * w.value_padded()..][..w.value_padded()];
+                to[panel * PANEL..][..PANEL].copy_from_slice(near);
+                if next > panel {
+                    to[next * PANEL..][..PANEL].copy_from_slice(far);
+                }
+            }
+        }
+    }
+
+    /// Turns the scores of one line into weights; what it does not see weighs nothing.
+    #[inline(always)]
+    fn weigh<S: Simd>(&mut self, line: usize, scores: &mut [f32], (lo, hi): (usize, usize)) {
+        let (from, to) = (lo / PANEL * PANEL, hi.next_multiple_of(PANEL));
+        if lo >= hi {
+            return scores.fill(0.0);
+        }
+        if let Some(cap) = self.scores.softcap {
+            for s in &mut scores[from..to] {
+                *s = math::tanh(*s / cap) * cap;
+            }
+        }
+        scores[..lo].fill(f32::NEG_INFINITY);
+        scores[hi..].fill(f32::NEG_INFINITY);
+        soften::<S>(&mut scores[from..to], &mut self.part.running[line]);
+        scores[..from].fill(0.0);
+        scores[to..].fill(0.0);
+    }
+}
+
+/// Where a line of a pair of tiles begins; its next step is two tiles further on.
+fn slot(line: usize) -> usize {
+    line / TOKENS * TILE + line % TOKENS * STEP
+}
+
+/// The sums of a line with either panel.
+fn halves(sums: &[f32], line: usize) -> (&[f32], &[f32]) {
+    let at = (line / TOKENS * 2 * TOKENS + line % TOKENS) * PANEL;
+    (&sums[at..][..PANEL], &sums[at + TOKENS * PANEL..][..PANEL])
+}
+
+/// One line at all its steps, or zeros if it is nowhere.
+///
+/// # Safety
+/// The line must have its numbers, a multiple of 32; every step must be writable, two tiles further on each time.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn lay_line(line: *const f32, count: usize, to: *mut u16) {
+    for at in (0..count).step_by(STEP) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let bits = if line.is_null() {
+                _mm512_setzero_si512()
+            } else {
+                narrowed(_mm512_loadu_ps(line.add(at)), _mm512_loadu_ps(line.add(at + 16)))
+            };
+            _mm512_storeu_si512(to.add(at / STEP * 2 * TILE).cast(), bits);
+        }
+    }
+}
+
+/// Sixteen keys as a panel.
+///
+/// # Safety
+/// Rows must be whole or null, and the panel have their width.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn lay_keys(keys: &Memory<'_>, rows: &[*const u8], to: &mut [u16]) {
+    for at in (0..keys.width).step_by(STEP) {
+        let mut v = [_mm512_setzero_ps(); PANEL];
+        for (v, row) in v.iter_mut().zip(rows).filter(|(_, row)| !row.is_null()) {
+            // SAFETY: the row has 32 numbers from there on.
+            *v = _mm512_castsi512_ps(unsafe {
+                narrowed(widened(keys.dtype, *row, at), widened(keys.dtype, *row, at + 16))
+            });
+        }
+        for (pair, v) in square(v).into_iter().enumerate() {
+            let to = &mut to[at * PANEL + pair * 2 * PANEL..][..2 * PANEL];
+            // SAFETY: a line of a tile is a whole vector.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), v) };
+        }
+    }
+}
+
+/// A step of 32 values in all panels, which lie `to.1.1` apart; says whether all are finite.
+///
+/// # Safety
+/// Rows must be whole or null.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn lay_values(
+    values: &Memory<'_>,
+    rows: &[*const u8],
+    (to, (first, apart)): (&mut [u16], (usize, usize)),
+) -> bool {
+    // Not a number, or infinite.
+    const UNBOUNDED: i32 = 0x99;
+    let mut unbounded = 0;
+    for (pair, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
+        for panel in 0..values.width / PANEL {
+            let [near, far] = rows.map(|row| match row.is_null() {
+                true => _mm512_setzero_ps(),
+                // SAFETY: the row has the columns of the panel.
+                false => unsafe { widened(values.dtype, row, panel * PANEL) },
+            });
+            unbounded |= _mm512_fpclass_ps_mask::<UNBOUNDED>(near) | _mm512_fpclass_ps_mask::<UNBOUNDED>(far);
+            let both = narrowed(near, far);
+            let [near, far] = [_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64::<1>(both)];
+            let far = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(far));
+            let mixed = _mm512_or_si512(_mm512_cvtepu16_epi32(near), far);
+            let to = &mut to[panel * apart + first + pair * 2 * PANEL..][..2 * PANEL];
+            // SAFETY: a line of a tile is a whole vector.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), mixed) };
+        }
+    }
+    unbounded == 0
+}
+
+/// Sixteen numbers of a row of 16-bit floats.
+///
+/// # Safety
+/// The row must have them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn widened(dtype: DType, row: *const u8, at: usize) -> __m512 {
+    // SAFETY: as the caller promises.
+    let bits = unsafe { _mm256_loadu_si256(row.add(at * 2).cast()) };
+    match dtype {
+        DType::F16 => _mm512_cvtph_ps(bits),
+        _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
+    }
+}
+
+/// The nearest `bf16` of 32 numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn narrowed(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: both are 64 bytes.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
