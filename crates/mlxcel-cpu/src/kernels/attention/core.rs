@@ -260,10 +260,10 @@ struct Tile<'a> {
     is_coded: bool,
 }
 
-impl Attend<'_> {
+impl<'a> Attend<'a> {
     /// Values that are the beginnings of keys are narrower than them.
     #[inline(always)]
-    pub(super) fn values(&self) -> Memory<'_> {
+    pub(super) fn values(&self) -> Memory<'a> {
         Memory { width: self.widths.value, ..self.context.values().unwrap_or(self.context.keys()) }
     }
 
@@ -304,7 +304,7 @@ impl Attend<'_> {
         let is_coded = keys.dtype == DType::I8;
         let tile = Tile { start: place.start, head, lanes, rows: by_dots.then_some(&rows), ahead, is_coded };
         let stored = values.unwrap_or(keys);
-        let values = Memory { width: self.widths.value, ..stored };
+        let values = self.values();
         let key_rows = rows;
         let rows = shifted(&place.values, head * values.head_bytes());
         if is_coded {
