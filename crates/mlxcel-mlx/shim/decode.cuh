@@ -4,6 +4,8 @@
 // A block has one token and the heads that share a head of keys, or some of them. Its warps take keys in turn, LANES lanes
 // each, with 16 bytes a lane, so that a key is read once for all those heads. Sums are of f32, and every lane group has its own
 // until the end.
+//
+// Checked by tests/decode.cpp on threads of the processor, and on a GPU by the conformance suite. Measured in docs/mlx.md.
 R"(
   constexpr int WIDTH = 16 / sizeof(C), PIECES = D / WIDTH, CHUNKS = (PIECES + 31) / 32;
   constexpr int LANES = PIECES > 16 ? 32 : PIECES > 8 ? 16 : PIECES > 4 ? 8 : PIECES > 2 ? 4 : PIECES;
@@ -16,12 +18,12 @@ R"(
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, piece = lane % LANES;
   T* result = out + (size_t(token) * HEADS + head) * D;
   const int sequence = sequences[token];
-  if (sequence < 0) {
+  if (sequence < 0 || sequence >= table_shape[0]) {
     for (int i = threadIdx.x; i < GROUP * D; i += WARPS * 32) result[i] = T(0.0f);
     return;
   }
-  const int end = min(positions[token] + 1, table_shape[1] * BLOCK);
-  const int begin = WINDOW > 0 ? max(0, end - WINDOW) : 0;
+  const int after = positions[token] + 1, end = min(after, table_shape[1] * BLOCK);
+  const int begin = WINDOW > 0 ? max(0, after - WINDOW) : 0;
   const int* pages = table + size_t(sequence) * table_shape[1];
 
   float query[GROUP][OWN], sums[GROUP][OWN], top[GROUP], sum[GROUP];
@@ -120,7 +122,7 @@ R"(
     for (int i = threadIdx.x; i < D; i += WARPS * 32) {
       float mixed = 0.0f;
       for (int w = 0; w < WARPS; w++) mixed += shared_out[w][i] * expf(shared_top[w] - highest);
-      result[g * D + i] = T(mixed / all);
+      result[g * D + i] = T(all == 0.0f ? 0.0f : mixed / all);
     }
     __syncthreads();
   }

@@ -65,7 +65,7 @@ struct Case {
   static bool agrees(double allowed) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    std::vector<int> positions{0, 37, 143, 7, 100}, sequences{2, 0, 3, -1, 1}, order(BLOCKS), shape{SEQUENCES, PAGES};
+    std::vector<int> positions{0, 37, 143, 7, 100, -1, 150, 9}, sequences{2, 0, 3, -1, 1, 1, 2, SEQUENCES}, order(BLOCKS), shape{SEQUENCES, PAGES};
     for (int i = 0; i < BLOCKS; i++) order[i] = i;
     std::shuffle(order.begin(), order.end(), random);
     int tokens = static_cast<int>(positions.size());
@@ -99,9 +99,10 @@ struct Case {
       for (int head = 0; head < HEADS; head++) {
         std::vector<double> expected(D, 0.0);
         double sum = 0;
-        int end = sequences[token] < 0 ? 0 : positions[token] + 1;
-        if (SINKS && end > 0) sum = std::exp(double(sinks[head]));
-        for (int at = WINDOW > 0 ? max(0, end - WINDOW) : 0; at < end; at++) {
+        bool is_stray = sequences[token] < 0 || sequences[token] >= SEQUENCES;
+        int after = is_stray ? 0 : positions[token] + 1;
+        if (SINKS && !is_stray) sum = std::exp(double(sinks[head]));
+        for (int at = WINDOW > 0 ? max(0, after - WINDOW) : 0; at < min(after, PAGES * BLOCK); at++) {
           int page = order[sequences[token] * PAGES + at / BLOCK];
           size_t row = ((size_t(page) * BLOCK + at % BLOCK) * KV_HEADS + head / (HEADS / KV_HEADS)) * D;
           double score = 0;
@@ -126,7 +127,7 @@ int main() {
   constexpr int five = std::bit_cast<int>(5.0f);
   bool all = true;
   all &= Case<float, Half, 128, 8, 2, 4, 4, 0, 0, false>::agrees(5e-6);
-  all &= Case<Half, Half, 80, 6, 2, 3, 2, 0, 0, true>::agrees(8e-3);
+  all &= Case<Half, Half, 80, 6, 2, 3, 2, 0, 0, true>::agrees(1.6e-2);
   all &= Case<float, Half, 8, 4, 2, 1, 8, 0, 0, false>::agrees(5e-6);
   all &= Case<float, float, 64, 4, 4, 1, 2, 33, 0, true>::agrees(5e-6);
   all &= Case<float, float, 256, 2, 1, 2, 2, 0, five, false>::agrees(5e-6);

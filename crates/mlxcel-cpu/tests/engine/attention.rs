@@ -235,24 +235,24 @@ fn a_token_does_not_depend_on_chunks_or_company() {
 /// Tokens of a long sequence, of which the last 60 are drawn.
 const TOKENS: usize = 700;
 const LONG: Shape = Shape { heads: 6, kv: 2, width: 32, value: 48 };
+const WIDE: Shape = Shape { heads: 4, kv: 2, width: 96, value: 64 };
 const PLAIN: PagedSpec =
     PagedSpec { scale: 0.25, window: None, softcap: None, sinks: false, value_dim: None };
 
 /// The results of a long sequence, the prompt cut at `cuts`.
 fn long(engine: &CpuEngine, cache: DType, cuts: &[usize]) -> Vec<u8> {
-    long_with(engine, cache, (&PLAIN, |_| {}), cuts)
+    long_with(engine, (cache, &LONG), (&PLAIN, |_| {}), cuts)
 }
 
 /// The same with some specification and changed values.
 fn long_with(
     engine: &CpuEngine,
-    cache: DType,
+    (cache, s): (DType, &Shape),
     (spec, change): (&PagedSpec, impl Fn(&mut [f64])),
     cuts: &[usize],
 ) -> Vec<u8> {
     let mut r = Random(64);
-    let s = LONG;
-    let graph = paged_graph((DType::F32, cache), &s, spec);
+    let graph = paged_graph((DType::F32, cache), s, spec);
     let q = r.tensor(DType::F32, &[TOKENS, s.heads, s.width]);
     let k = r.tensor(DType::F32, &[TOKENS, s.kv, s.width]);
     let mut v = r.tensor(DType::F32, &[TOKENS, s.kv, s.value]).to_f64();
@@ -313,13 +313,18 @@ fn prompts_in_tiles_are_near_what_is_exact() {
         PagedSpec { window: Some(70), ..PLAIN },
         PagedSpec { softcap: Some(1.5), sinks: true, ..PLAIN },
     ];
-    for cache in [DType::F16, DType::BF16] {
-        for spec in &specs {
-            let numbers = |engine: &CpuEngine| {
-                let bytes = long_with(engine, cache, (spec, |_| {}), &[0]);
-                bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>()
+    let latent = PagedSpec { value_dim: Some(48), ..PLAIN };
+    let cases = specs.iter().flat_map(|spec| [(&LONG, spec), (&WIDE, spec)]).chain([(&WIDE, &latent)]);
+    for (s, spec) in cases {
+        for cache in [DType::F16, DType::BF16] {
+            let told =
+                |engine: &CpuEngine, cuts: &[usize]| long_with(engine, (cache, s), (spec, |_| {}), cuts);
+            let found = told(&fast, &[0]);
+            assert!(told(&fast, &[0, 255, 300, 301]) == found, "{cache}, {spec:?} in chunks");
+            let numbers = |bytes: Vec<u8>| -> Vec<f32> {
+                bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
             };
-            let (found, expected) = (numbers(&fast), numbers(&exact));
+            let (found, expected) = (numbers(found), numbers(told(&exact, &[0])));
             let largest = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
             let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off > 1e-4 * largest && off < 2e-2 * largest, "{cache}, {spec:?}: {off} of {largest}");
@@ -335,12 +340,16 @@ fn values_that_are_not_finite_reach_only_tokens_that_see_them() {
     let row = LONG.heads * LONG.value * 4;
     let of_token = |v: &mut [f64]| v[broken * LONG.kv * LONG.value] = f64::INFINITY;
     for cuts in [&[0][..], &[0, 299, 310]] {
-        let found = long_with(&fast, DType::F16, (&PLAIN, of_token), cuts);
-        // The stretch of keys before goes through tiles, and this one does not.
-        assert!(found[..256 * row] == plain[..256 * row]);
-        let numbers: Vec<f32> = found.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        let (before, after) = numbers.split_at(broken * row / 4);
-        assert!(before.iter().all(|x| x.is_finite()) && !after[0].is_finite());
+        let found = long_with(&fast, (DType::F16, &LONG), (&PLAIN, of_token), cuts);
+        assert!(found[..broken * row] == plain[..broken * row], "{cuts:?}");
+        let (after, all) = (&found[broken * row..], &plain[broken * row..]);
+        // Heads of the first KV head have it in their first column.
+        for (i, (found, plain)) in after.as_chunks::<4>().0.iter().zip(all.as_chunks::<4>().0).enumerate() {
+            let (head, column) = (i / LONG.value % LONG.heads, i % LONG.value);
+            let is_reached = head < LONG.heads / LONG.kv && column == 0;
+            assert_eq!(f32::from_le_bytes(*found) == f32::INFINITY, is_reached, "{cuts:?}, {i}");
+            assert!(is_reached || found == plain, "{cuts:?}, {i}");
+        }
     }
 }
 

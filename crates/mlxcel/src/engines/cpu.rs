@@ -9,7 +9,7 @@ use super::Listed;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct CpuArgs {
-    /// How the cpu and cuda engines multiply with weights of 16 bits and fewer.
+    /// How the cpu and cuda engines multiply with numbers of 16 bits and fewer.
     #[arg(long, value_enum, default_value_t)]
     pub products: ProductsName,
     /// The instructions that the cpu engine uses, of those this machine has [default: the fastest].

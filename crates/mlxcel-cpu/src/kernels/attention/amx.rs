@@ -9,7 +9,8 @@
 //! the width of keys, along the keys of values. Lines are `[steps of 32][2][16][32]`.
 //!
 //! Batch and chunk invariance: a sum is one tile element that products are added to in order; keys that a line does not see
-//! weigh nothing, which changes no sum of finite values. Where values are not finite, the stretch goes the other way.
+//! weigh nothing, which changes no sum of finite values. Values that are not finite are left out of the tiles and added to the
+//! lines that see them.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -40,6 +41,15 @@ pub(super) struct Tiles {
     scores: Vec<f32>,
     weights: Vec<u16>,
     sums: Vec<f32>,
+    unbounded: Vec<Unbounded>,
+}
+
+/// A value that is not finite: its key, counted from the beginning of the stretch, and its column.
+#[derive(Clone, Copy, Debug)]
+struct Unbounded {
+    key: usize,
+    column: usize,
+    value: f32,
 }
 
 /// Whether keys and values can be laid into tiles. A cache of `f32` is there to be exact.
@@ -56,12 +66,13 @@ struct Span {
 }
 
 impl Attend<'_> {
-    /// Says whether it could be done; results and sums are as they were before, or those of the stretch.
+    /// All lines over the keys of the stretch.
     ///
     /// # Safety
     /// The machine must have AMX, and keys and values fit.
     #[inline(always)]
-    pub(super) unsafe fn by_tiles<S: Simd>(&mut self) -> bool {
+    pub(super) unsafe fn by_tiles<S: Simd>(&mut self) {
+        debug_assert!(!self.scores.masked, "tiles know no masks");
         let w = self.widths;
         let base = self.keys.0 / STRETCH * STRETCH;
         let span = Span { base, count: (self.keys.1 - base).next_multiple_of(PAIR) };
@@ -75,13 +86,9 @@ impl Attend<'_> {
         // SAFETY: as the caller promises.
         let registers = unsafe { Registers::configure(&WHOLE) };
         let lines = self.part.running.len() / self.heads.len();
-        let mut is_finite = true;
         for head in self.heads.clone() {
             // SAFETY: as the caller promises; the tiles have room for the stretch.
-            is_finite = unsafe { self.lay(head, span, &mut tiles) };
-            if !is_finite {
-                break;
-            }
+            unsafe { self.lay(head, span, &mut tiles) };
             let first = (head - self.heads.start) * lines;
             for line in (first..first + lines).step_by(PAIR) {
                 let some = (line, PAIR.min(first + lines - line));
@@ -90,17 +97,15 @@ impl Attend<'_> {
             }
         }
         self.scratch.tiles = tiles;
-        is_finite
     }
 
-    /// Lays the keys and values of a head into tiles, with zeros for those that are not there; says whether all values
-    /// are finite.
+    /// Lays the keys and values of a head into tiles, with zeros for those that are not there.
     ///
     /// # Safety
     /// As for [`Attend::by_tiles`].
-    unsafe fn lay(&self, head: usize, span: Span, tiles: &mut Tiles) -> bool {
+    unsafe fn lay(&self, head: usize, span: Span, tiles: &mut Tiles) {
         let (keys, values) = (self.context.keys(), self.values());
-        let mut is_finite = true;
+        tiles.unbounded.clear();
         for from in (0..span.count).step_by(KEYS) {
             let (start, lanes) = (span.base + from, KEYS.min(span.count - from));
             let mut rows = [[std::ptr::null(); KEYS]; 2];
@@ -117,13 +122,11 @@ impl Attend<'_> {
                 unsafe { lay_keys(&keys, &rows[0][lane..lane + PANEL], to) };
             }
             for lane in (0..lanes).step_by(STEP) {
-                let to = ((from + lane) * PANEL, span.count * PANEL);
+                let place = (from + lane, span.count * PANEL);
                 // SAFETY: 32 rows are whole or nowhere, and every panel has the step.
-                is_finite &=
-                    unsafe { lay_values(&values, &rows[1][lane..lane + STEP], (&mut tiles.values, to)) };
+                unsafe { lay_values(&values, &rows[1][lane..lane + STEP], place, tiles) };
             }
         }
-        is_finite
     }
 
     /// Up to 32 lines over the whole stretch.
@@ -191,6 +194,12 @@ impl Attend<'_> {
                 if next > panel {
                     to[next * PANEL..][..PANEL].copy_from_slice(far);
                 }
+            }
+        }
+        for &Unbounded { key, column, value } in &tiles.unbounded {
+            for l in (0..lines).filter(|&l| (seen[l].0..seen[l].1).contains(&key)) {
+                let weight = tiles.scores[l * STRETCH + key];
+                self.part.out[(line + l) * w.value_padded() + column] += weight * value;
             }
         }
     }
@@ -267,7 +276,8 @@ unsafe fn lay_keys(keys: &Memory<'_>, rows: &[*const u8], to: &mut [u16]) {
     }
 }
 
-/// A step of 32 values in all panels, which lie `to.1.1` apart; says whether all are finite.
+/// A step of 32 values, the first of them at `place.0` keys of the stretch, in all panels, which lie `place.1` apart; those that
+/// are not finite are put down instead.
 ///
 /// # Safety
 /// Rows must be whole or null.
@@ -275,29 +285,45 @@ unsafe fn lay_keys(keys: &Memory<'_>, rows: &[*const u8], to: &mut [u16]) {
 unsafe fn lay_values(
     values: &Memory<'_>,
     rows: &[*const u8],
-    (to, (first, apart)): (&mut [u16], (usize, usize)),
-) -> bool {
-    // Not a number, or infinite.
-    const UNBOUNDED: i32 = 0x99;
-    let mut unbounded = 0;
+    (first, apart): (usize, usize),
+    tiles: &mut Tiles,
+) {
     for (pair, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
         for panel in 0..values.width / PANEL {
-            let [near, far] = rows.map(|row| match row.is_null() {
-                true => _mm512_setzero_ps(),
+            let mut both = [_mm512_setzero_ps(); 2];
+            for (i, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_null()) {
+                let at = (first + 2 * pair + i, panel * PANEL);
                 // SAFETY: the row has the columns of the panel.
-                false => unsafe { widened(values.dtype, row, panel * PANEL) },
-            });
-            unbounded |= _mm512_fpclass_ps_mask::<UNBOUNDED>(near) | _mm512_fpclass_ps_mask::<UNBOUNDED>(far);
-            let both = narrowed(near, far);
-            let [near, far] = [_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64::<1>(both)];
-            let far = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(far));
-            let mixed = _mm512_or_si512(_mm512_cvtepu16_epi32(near), far);
-            let to = &mut to[panel * apart + first + pair * 2 * PANEL..][..2 * PANEL];
+                both[i] = bounded(unsafe { widened(values.dtype, *row, at.1) }, at, &mut tiles.unbounded);
+            }
+            let bits = narrowed(both[0], both[1]);
+            let near = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits));
+            let far = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(bits));
+            let mixed = _mm512_or_si512(near, _mm512_slli_epi32::<16>(far));
+            let to = &mut tiles.values[panel * apart + first * PANEL + pair * 2 * PANEL..][..2 * PANEL];
             // SAFETY: a line of a tile is a whole vector.
             unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), mixed) };
         }
     }
-    unbounded == 0
+}
+
+/// Values of a key from a column on with zeros for those that are not finite, which are put down.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn bounded(v: __m512, (key, column): (usize, usize), unbounded: &mut Vec<Unbounded>) -> __m512 {
+    // Not a number, or infinite.
+    const UNBOUNDED: i32 = 0x99;
+    let mask = _mm512_fpclass_ps_mask::<UNBOUNDED>(v);
+    if mask == 0 {
+        return v;
+    }
+    let mut numbers = [0.0; PANEL];
+    // SAFETY: they are a whole vector.
+    unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), v) };
+    for (i, value) in numbers.into_iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+        unbounded.push(Unbounded { key, column: column + i, value });
+    }
+    _mm512_maskz_mov_ps(!mask, v)
 }
 
 /// Sixteen numbers of a row of 16-bit floats.

@@ -49,7 +49,7 @@ pub(crate) fn paged(
     };
     let kv_heads = caches[0].shape()[2];
     let widths = Widths { group: q.shape()[1] / kv_heads, key: q.shape()[2], value: out.shape[2] };
-    pages.has_tiles = machine.level.has_tiles() && pages.fits_tiles(widths.value);
+    pages.has_tiles = pages.is_fast && machine.level.has_tiles() && pages.fits_tiles(widths.value);
     let sinks: Option<Vec<f32>> = rest.get(4).map(|s| s.numbers());
     let job = Job {
         context: &pages,
@@ -108,8 +108,9 @@ fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
 struct Pages<'a> {
     window: Option<usize>,
     roles: Option<&'a Roles>,
-    /// Whether tokens that no known ones follow are scored by dots, and the others multiplied in tiles where there are any.
+    /// Whether tokens that no known ones follow are scored by dots,
     is_fast: bool,
+    /// and the others multiplied in tiles.
     has_tiles: bool,
     q: View<'a>,
     caches: &'a [View<'a>],
@@ -124,11 +125,11 @@ impl Pages<'_> {
     /// exist, sees nothing.
     fn blocks(&self, step: usize) -> Vec<Block> {
         let ids = &self.seq_ids;
-        let way = |t: usize| match self.roles.is_none_or(|r| r.is_end(t)) {
-            _ if !self.is_fast => Way::Turned,
-            true => Way::Dots,
-            false if self.has_tiles => Way::Tiles,
-            false => Way::Turned,
+        let is_end = |t: usize| self.roles.is_none_or(|r| r.is_end(t));
+        let way = |t: usize| match (self.is_fast, is_end(t)) {
+            (true, true) => Way::Dots,
+            (true, false) if self.has_tiles => Way::Tiles,
+            _ => Way::Turned,
         };
         let mut blocks = vec![];
         let mut start = 0;
