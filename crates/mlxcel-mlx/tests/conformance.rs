@@ -1,7 +1,8 @@
 //! The suite that every engine passes, on MLX's processor device: everything in lazy mode; in eager and compiled mode the
-//! rules of the seam and models of every kind of layer. `MLXCEL_MLX_MODE` runs everything in another mode.
+//! rules of the seam, control flow, every family in f32, and models of every kind of layer in all variants.
+//! `MLXCEL_MLX_MODE` runs everything in another mode.
 
-use conformance::models::Depth;
+use conformance::models::{Depth, check_family, check_variant, fixtures};
 use mlxcel_mlx::{Home, MlxEngine, Mode, Options};
 
 /// Where `cargo xtask test` has put MLX and the shim.
@@ -29,14 +30,31 @@ conformance::gguf_suite!(gguf, chosen());
 conformance::embeddings_suite!(embeddings, chosen());
 conformance::scheduled_suite!(scheduled, chosen());
 
-/// Families in another mode, a test for each, so that several processes can share them.
+macro_rules! f32_in_other_modes {
+    ($($family:ident),*) => {
+        mod other_modes {
+            use super::*;
+            $(#[test]
+            fn $family() {
+                let variant = fixtures("golden").join(stringify!($family)).join("f32");
+                for mode in [Mode::Eager, Mode::Compiled] {
+                    check_variant(&open(mode), &variant, Depth::Brief);
+                }
+            })*
+        }
+    };
+}
+
+conformance::every_family!(f32_in_other_modes);
+
+/// All variants in another mode, a test for each family, so that several processes can share them.
 macro_rules! models_in_mode {
     ($name:ident, $mode:expr, $($family:ident),+) => {
         mod $name {
             use super::*;
             $(#[test]
             fn $family() {
-                conformance::models::check_family(&open($mode), stringify!($family), Depth::Brief);
+                check_family(&open($mode), stringify!($family), Depth::Brief);
             })+
         }
     };
