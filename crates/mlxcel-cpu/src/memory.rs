@@ -15,7 +15,10 @@ const ALIGNMENT: usize = 64;
 const LARGE: usize = 8 << 20;
 
 /// The same for what is used again and again.
-const REUSED_LARGE: usize = 1 << 20;
+const REUSED_LARGE: usize = 1 << 19;
+
+/// Where memory in large pages begins, so that its first bytes lie in one too: 2 MB, the only size that is asked for.
+const LARGE_PAGE: usize = 2 << 20;
 
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {
@@ -28,6 +31,8 @@ pub(crate) struct Buffer {
 struct Block {
     base: NonNull<u8>,
     layout: Layout,
+    /// What the first place that is used is a multiple of.
+    alignment: usize,
 }
 
 // SAFETY: a block owns its memory, like a boxed slice; buffers in it share no byte.
@@ -36,25 +41,32 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// At least `len` zeros after the first aligned place.
-    fn zeroed(len: usize, what: &str) -> Result<Arc<Self>, EngineError> {
+    /// At least `len` zeros after the first place that is a multiple of `alignment`.
+    fn zeroed(len: usize, alignment: usize, what: &str) -> Result<Arc<Self>, EngineError> {
         let refuse = || EngineError::OutOfMemory { what: what.to_string(), bytes: len };
         // Asking for more alignment than the allocator's own would make it clear the memory by hand.
-        let layout = len.checked_add(ALIGNMENT).and_then(|n| Layout::from_size_align(n, 1).ok());
+        let layout = len.checked_add(alignment).and_then(|n| Layout::from_size_align(n, 1).ok());
         let layout = layout.ok_or_else(refuse)?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refuse)?;
-        Ok(Arc::new(Block { base, layout }))
+        Ok(Arc::new(Block { base, layout, alignment }))
+    }
+
+    /// The same in large pages, so that a stream of reads meets fewer page tables. The system may decline.
+    fn in_large_pages(len: usize, what: &str) -> Result<Arc<Self>, EngineError> {
+        let block = Self::zeroed(len, LARGE_PAGE, what)?;
+        mlxcel_platform::large_pages::prefer(block.base.as_ptr(), block.layout.size());
+        Ok(block)
     }
 
     /// The first place that is a multiple of the alignment, counted from the base.
     fn first(&self) -> usize {
-        self.base.as_ptr().addr().wrapping_neg() % ALIGNMENT
+        self.base.as_ptr().addr().wrapping_neg() % self.alignment
     }
 
-    /// Asks the system for large pages, so that a stream of reads meets fewer page tables. It may decline.
-    fn prefer_large_pages(&self) {
-        mlxcel_platform::large_pages::prefer(self.base.as_ptr(), self.layout.size());
+    /// Bytes from there on.
+    fn len(&self) -> usize {
+        self.layout.size() - self.alignment
     }
 }
 
@@ -67,10 +79,11 @@ impl Drop for Block {
 
 impl Buffer {
     pub(crate) fn zeroed(len: usize, what: &str) -> Result<Self, EngineError> {
-        let block = Block::zeroed(len, what)?;
-        if len >= LARGE {
-            block.prefer_large_pages();
-        }
+        let block = if len >= LARGE {
+            Block::in_large_pages(len, what)?
+        } else {
+            Block::zeroed(len, ALIGNMENT, what)?
+        };
         let start = block.first();
         Ok(Buffer { block, start, len })
     }
@@ -124,14 +137,10 @@ impl Slabs {
 
     pub(crate) fn zeroed(&self, len: usize, what: &str) -> Result<Buffer, EngineError> {
         let mut kept = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = |slab: &Slab| (slab.block.layout.size() - ALIGNMENT).saturating_sub(slab.used);
+        let room = |slab: &Slab| slab.block.len().saturating_sub(slab.used);
         let slab = match kept.take().filter(|slab| room(slab) >= len) {
             Some(slab) => kept.insert(slab),
-            None => {
-                let block = Block::zeroed(len.max(self.block), what)?;
-                block.prefer_large_pages();
-                kept.insert(Slab { block, used: 0 })
-            }
+            None => kept.insert(Slab { block: Block::in_large_pages(len.max(self.block), what)?, used: 0 }),
         };
         let start = slab.block.first() + slab.used;
         slab.used += len.next_multiple_of(ALIGNMENT);
@@ -202,6 +211,16 @@ mod tests {
             assert_eq!(b.ptr().addr() % ALIGNMENT, 0);
             assert_eq!(b.bytes_mut(), vec![0; len]);
         }
+    }
+
+    #[test]
+    fn memory_in_large_pages_begins_with_one() {
+        let mut b = Buffer::reused(REUSED_LARGE, "a test").unwrap();
+        assert_eq!(b.ptr().addr() % LARGE_PAGE, 0);
+        let bytes = b.bytes_mut();
+        assert!(bytes.len() >= REUSED_LARGE);
+        let last = bytes.len() - 1;
+        (bytes[0], bytes[last]) = (1, 2);
     }
 
     #[test]
