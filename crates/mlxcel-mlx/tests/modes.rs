@@ -135,13 +135,13 @@ fn token(block: usize, position: usize) -> Feeds {
     batch.feeds()
 }
 
-/// Held by tests that measure memory: MLX counts that of the whole process, and theirs are the only large ones.
-static MEASURING: Mutex<()> = Mutex::new(());
+/// Held by tests with large arrays: some measure memory, and MLX counts that of the whole process.
+static LARGE: Mutex<()> = Mutex::new(());
 
-/// Caches of 64 MiB, much more than what the tests that do not measure use meanwhile.
+/// Caches of 64 MiB, much more than what tests with small arrays use meanwhile.
 #[test]
 fn caches_are_written_where_they_lie() {
-    let _alone = MEASURING.lock();
+    let _alone = LARGE.lock();
     let b = Builder::new();
     attend(&b);
     let graph = b.finish().unwrap();
@@ -158,7 +158,7 @@ fn caches_are_written_where_they_lie() {
 /// one for that, and so copies: see the documentation.
 #[test]
 fn a_state_is_written_where_it_lies() {
-    let _alone = MEASURING.lock();
+    let _alone = LARGE.lock();
     let b = Builder::new();
     let (index, x) = (b.input("index", DType::I32, shape!["n"]), b.input("x", DType::F32, shape!["n", 1024]));
     let state = b.state("kv", DType::F32, shape!["blocks", 1024]);
@@ -212,6 +212,7 @@ fn a_gpu_that_is_not_there_is_refused() {
 
 #[test]
 fn an_eager_failure_names_its_node_and_the_program_goes_on() {
+    let _alone = LARGE.lock();
     let b = Builder::new();
     let x = b.input("x", DType::F32, shape!["n"]);
     // More memory than any machine has, for n of sixteen million: a square of them has no address.
@@ -228,6 +229,7 @@ fn an_eager_failure_names_its_node_and_the_program_goes_on() {
 /// A step that fails behind its attention has used up its caches, unless every op waits for the one before.
 #[test]
 fn states_are_lost_with_a_step_that_had_begun() {
+    let _alone = LARGE.lock();
     let b = Builder::new();
     attend(&b);
     let x = b.input("x", DType::F32, shape!["n"]);
