@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_engine::EngineError;
+use mlxcel_platform::large_pages;
 
 /// Every buffer begins at a multiple of this: a cache line and the widest vector.
 const ALIGNMENT: usize = 64;
@@ -16,9 +17,6 @@ const LARGE: usize = 8 << 20;
 
 /// The same for what is used again and again.
 const REUSED_LARGE: usize = 1 << 19;
-
-/// Where memory in large pages begins, so that its first bytes lie in one too: 2 MB, the only size that is asked for.
-const LARGE_PAGE: usize = 2 << 20;
 
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {
@@ -52,10 +50,11 @@ impl Block {
         Ok(Arc::new(Block { base, layout, alignment }))
     }
 
-    /// The same in large pages, so that a stream of reads meets fewer page tables. The system may decline.
+    /// The same from the beginning of a large page on, so that a stream of reads meets fewer page tables. The system may
+    /// decline to give any.
     fn in_large_pages(len: usize, what: &str) -> Result<Arc<Self>, EngineError> {
-        let block = Self::zeroed(len, LARGE_PAGE, what)?;
-        mlxcel_platform::large_pages::prefer(block.base.as_ptr(), block.layout.size());
+        let block = Self::zeroed(len, large_pages::SIZE, what)?;
+        large_pages::prefer(block.base.as_ptr(), block.layout.size());
         Ok(block)
     }
 
@@ -216,7 +215,7 @@ mod tests {
     #[test]
     fn memory_in_large_pages_begins_with_one() {
         let mut b = Buffer::reused(REUSED_LARGE, "a test").unwrap();
-        assert_eq!(b.ptr().addr() % LARGE_PAGE, 0);
+        assert_eq!(b.ptr().addr() % large_pages::SIZE, 0);
         let bytes = b.bytes_mut();
         assert!(bytes.len() >= REUSED_LARGE);
         let last = bytes.len() - 1;
