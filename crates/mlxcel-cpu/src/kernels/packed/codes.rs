@@ -5,7 +5,7 @@
 
 use mlxcel_ir::ScaleType;
 
-use super::format::{Codes, Format, GROUPS, ROWS, Scales};
+use super::format::{Codes, Format, GROUPS, ROWS, Scales, UNIT};
 use super::part::{Part, lanes};
 use crate::simd::Simd;
 
@@ -32,43 +32,78 @@ impl Factors {
     pub(super) unsafe fn read<S: Simd>(&mut self, format: &Format, from: *const u8, groups: usize) {
         assert!(groups <= GROUPS, "one block at a time");
         let each = format.scale_bytes(groups) / if format.zero.is_some() { 1 } else { 2 };
-        for g in 0..groups {
-            for row in (0..ROWS).step_by(S::LANES) {
-                // SAFETY: as the caller promises; arrays of a number for each row lie group after group.
-                unsafe {
-                    let s = numbers::<S>(format.scales, from, (g, row));
-                    S::store(self.scales[g].as_mut_ptr().add(row), s);
-                    let b = match (format.zero, format.scales) {
-                        (Some(zero), _) => S::mul(s, S::splat(-(zero as f32))),
-                        (None, Scales::Direct { .. }) => {
-                            numbers::<S>(format.scales, from.add(each), (g, row))
-                        }
-                        (None, Scales::Factored) => {
-                            S::mul(numbers::<S>(format.scales, from.add(each), (g, row)), S::splat(-1.0))
-                        }
-                    };
-                    S::store(self.biases[g].as_mut_ptr().add(row), b);
+        for row in (0..ROWS).step_by(S::LANES) {
+            // SAFETY: as the caller promises; arrays of a number for each row lie group after group.
+            unsafe {
+                let scales = Numbers::<S>::new(format.scales, from, (row, 1.0));
+                for g in 0..groups {
+                    S::store(self.scales[g].as_mut_ptr().add(row), scales.of(g));
+                }
+                if let Some(zero) = format.zero {
+                    for g in 0..groups {
+                        let s = S::load(self.scales[g].as_ptr().add(row));
+                        S::store(self.biases[g].as_mut_ptr().add(row), S::mul(s, S::splat(-(zero as f32))));
+                    }
+                    continue;
+                }
+                // Minima are taken away.
+                let sign = if format.scales == Scales::Factored { -1.0 } else { 1.0 };
+                let biases = Numbers::<S>::new(format.scales, from.add(each), (row, sign));
+                for g in 0..groups {
+                    S::store(self.biases[g].as_mut_ptr().add(row), biases.of(g));
                 }
             }
         }
     }
 }
 
-/// The numbers of a group in an array of scales, from a row on.
-///
-/// # Safety
-/// The array must be readable at `from`.
-#[inline(always)]
-unsafe fn numbers<S: Simd>(scales: Scales, from: *const u8, (g, row): (usize, usize)) -> S::F {
-    let at = g * ROWS + row;
-    // SAFETY: as the caller promises.
-    unsafe {
-        match scales {
-            Scales::Direct { kind: ScaleType::F16 } => S::from_f16(from.add(at * 2)),
-            Scales::Direct { kind: ScaleType::BF16 } => S::from_bf16(from.add(at * 2)),
-            Scales::Direct { kind: ScaleType::F32 } => S::load(from.add(at * 4).cast()),
-            // Factors have at most seven bits where they have no sign.
-            Scales::Factored => S::mul(S::from_f16(from.add(row * 2)), S::from_i8(from.add(ROWS * 2 + at))),
+/// An array of scales, from a row on.
+#[derive(Clone, Copy)]
+enum Numbers<S: Simd> {
+    F16(*const u8),
+    BF16(*const u8),
+    F32(*const u8),
+    /// Small factors, and what they are factors of.
+    Factors(*const u8, S::F),
+}
+
+impl<S: Simd> Numbers<S> {
+    /// `sign` is for factors.
+    ///
+    /// # Safety
+    /// The array must be readable at `from`; the machine must have the instructions.
+    #[inline(always)]
+    unsafe fn new(scales: Scales, from: *const u8, (row, sign): (usize, f32)) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match scales {
+                Scales::Direct { kind: ScaleType::F16 } => Numbers::F16(from.add(row * 2)),
+                Scales::Direct { kind: ScaleType::BF16 } => Numbers::BF16(from.add(row * 2)),
+                Scales::Direct { kind: ScaleType::F32 } => Numbers::F32(from.add(row * 4)),
+                Scales::Factored => {
+                    let whole = S::mul(S::from_f16(from.add(row * 2)), S::splat(sign));
+                    Numbers::Factors(from.add(ROWS * 2 + row), whole)
+                }
+            }
+        }
+    }
+
+    /// The numbers of a group.
+    ///
+    /// # Safety
+    /// The array must have the group.
+    #[inline(always)]
+    unsafe fn of(&self, g: usize) -> S::F {
+        let at = g * ROWS;
+        // SAFETY: as the caller promises.
+        unsafe {
+            match *self {
+                Numbers::F16(from) => S::from_f16(from.add(at * 2)),
+                Numbers::BF16(from) => S::from_bf16(from.add(at * 2)),
+                Numbers::F32(from) => S::load(from.add(at * 4).cast()),
+                // Factors have at most seven bits where they have no sign.
+                Numbers::Factors(from, whole) => S::mul(whole, S::from_i8(from.add(at))),
+            }
         }
     }
 }
@@ -77,6 +112,9 @@ unsafe fn numbers<S: Simd>(scales: Scales, from: *const u8, (g, row): (usize, us
 pub(super) trait Unit: Copy {
     /// Whether all codes are below 128.
     const SMALL: bool;
+
+    /// Bytes of a unit.
+    fn bytes(self) -> usize;
 
     /// # Safety
     /// A unit must be readable at `from`; the machine must have the instructions.
@@ -94,6 +132,11 @@ pub(super) struct Table(pub(super) &'static [u8; 16]);
 
 impl<const B: usize> Unit for Bits<B> {
     const SMALL: bool = B < 8;
+
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        ROWS * UNIT / 8 * B
+    }
 
     #[inline(always)]
     unsafe fn load<P: Part, const N: usize>(self, from: *const u8) -> [[P::Bytes; N]; 4] {
@@ -118,6 +161,11 @@ impl Unit for Rare {
     const SMALL: bool = true;
 
     #[inline(always)]
+    fn bytes(self) -> usize {
+        self.0.bytes()
+    }
+
+    #[inline(always)]
     unsafe fn load<P: Part, const N: usize>(self, from: *const u8) -> [[P::Bytes; N]; 4] {
         // SAFETY: as the caller promises.
         unsafe {
@@ -134,6 +182,11 @@ impl Unit for Rare {
 
 impl Unit for Table {
     const SMALL: bool = false;
+
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        Codes::Table(self.0).bytes()
+    }
 
     #[inline(always)]
     unsafe fn load<P: Part, const N: usize>(self, from: *const u8) -> [[P::Bytes; N]; 4] {

@@ -120,22 +120,26 @@ impl Product<'_> {
         for t in 0..T {
             token[t] = first + (tokens.start + t).min(tokens.end - 1);
         }
+        // Where each token's elements of the next group lie: to find them anew takes a division.
+        let mut limbs = token.map(|t| x.limbs(t, 0));
         let mut from = self.panel;
         let mut total = [zeros; T];
-        let (units, bytes) = (format.group / UNIT, format.codes.bytes());
-        let mut start = 0;
-        while start < cols {
-            let groups = (cols - start).min(BLOCK) / format.group;
+        let bytes = format.group / UNIT * unit.bytes();
+        let (all, each) = (cols / format.group, BLOCK / format.group);
+        for (block, first) in (0..all).step_by(each).enumerate() {
+            let groups = each.min(all - first);
             // SAFETY: a panel is a sequence of blocks, each its scales and then the units of its codes; the tokens
             // have as many elements.
             unsafe {
                 factors.read::<P::Floats>(format, from, groups);
+                prefetch(from.wrapping_add(AHEAD), format.scale_bytes(groups));
                 from = from.add(format.scale_bytes(groups));
                 let mut part = [zeros; T];
                 for g in 0..groups {
-                    let group = start / format.group + g;
-                    let dots = self.dots::<U, P, N, T, BYTES>(unit, from, (token, group));
-                    from = from.add(units * bytes);
+                    let group = first + g;
+                    let dots = self.dots::<U, P, N, T, BYTES>(unit, from, limbs);
+                    from = from.add(bytes);
+                    limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
                     for n in 0..N {
                         let row = n * lanes::<P>();
                         let scale = P::Floats::load(factors.scales[g].as_ptr().add(row));
@@ -152,13 +156,12 @@ impl Product<'_> {
                     }
                 }
                 for t in 0..T {
-                    let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(start / BLOCK) };
+                    let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(block) };
                     for n in 0..N {
                         total[t][n] = P::Floats::fma(part[t][n], P::Floats::splat(scale), total[t][n]);
                     }
                 }
             }
-            start += BLOCK;
         }
         for t in 0..T.min(tokens.len()) {
             for n in 0..N {
@@ -170,7 +173,7 @@ impl Product<'_> {
         }
     }
 
-    /// The whole numbers of a group whose units begin at `from`.
+    /// The whole numbers of a group whose units begin at `from`, and the tokens' elements of it at `limbs`.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -179,9 +182,9 @@ impl Product<'_> {
         &self,
         unit: U,
         from: *const u8,
-        (token, group): ([usize; T], usize),
+        limbs: [*const i8; T],
     ) -> [[[P::Sums; N]; BYTES]; T] {
-        let (x, bytes) = (self.x, self.format.codes.bytes());
+        let (bytes, stride) = (unit.bytes(), self.x.stride());
         // SAFETY: as the caller promises: the units of the group are there, and the tokens' elements of it.
         unsafe {
             let mut dots = [[[P::zero(); N]; BYTES]; T];
@@ -190,10 +193,10 @@ impl Product<'_> {
                 let codes = unit.load::<P, N>(at);
                 prefetch(at.wrapping_add(AHEAD), bytes);
                 for t in 0..T {
-                    let limbs = x.limbs(token[t], group).add(u * UNIT);
+                    let limbs = limbs[t].add(u * UNIT);
                     for i in 0..4 {
                         for b in 0..BYTES {
-                            let four = limbs.add(b * x.stride() + i * 4);
+                            let four = limbs.add(b * stride + i * 4);
                             for n in 0..N {
                                 let sums = dots[t][b][n];
                                 dots[t][b][n] = match U::SMALL {
