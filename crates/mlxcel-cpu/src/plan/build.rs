@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use mlxcel_engine::EngineError;
 use mlxcel_ir::{Bindings, Graph, Node, Op, Type, Value};
 
+use super::feeds::{self, Block};
 use super::lives::{Lives, RootKind, continued, needed};
 use super::slots::{Need, assign};
 use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Source, Span, Step, registers};
@@ -30,7 +31,12 @@ pub(crate) struct Leaves {
 pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<Plan, EngineError> {
     let ends = || wanted.iter().copied().chain(graph.updates().iter().map(|(_, v)| *v));
     let needed = needed(graph, ends());
-    let lives = Lives::new(graph, &needed, ends());
+    let mut lives = Lives::new(graph, &needed, ends());
+    let blocks = feeds::find(graph, leaves, &needed, ends())?;
+    for block in &blocks {
+        lives.prolong(Value { node: block.first as u32, result: 0 }, block.last);
+        lives.prolong(block.x, block.last);
+    }
     let count = lives.count();
     let found = vec![None; count];
     let mut b = Planner {
@@ -42,6 +48,7 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
         ends: vec![0; count],
         made_at: vec![],
         rotations: vec![],
+        blocks,
     };
     let mut arguments = 0;
     for (i, node) in graph.nodes().iter().enumerate() {
@@ -66,6 +73,7 @@ struct Planner<'g> {
     /// Roots that need slots, with the node and type that make them.
     made_at: Vec<(usize, usize, Type)>,
     rotations: Vec<Rotation>,
+    blocks: Vec<Block>,
 }
 
 /// What a rotation depends on: the values of positions and frequencies, and how they are used.
@@ -91,6 +99,13 @@ impl Planner<'_> {
             return Ok(());
         }
         self.refuse_packed(node, &types)?;
+        if self.blocks.iter().any(|block| block.absorbs(index)) {
+            return Ok(());
+        }
+        if let Some(block) = self.blocks.iter().find(|block| block.last == index).copied() {
+            self.block(&block);
+            return Ok(());
+        }
         let inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
         if let Op::Reshape { .. } = node.op
             && self.lives.is_contiguous(inputs[0])
@@ -103,23 +118,42 @@ impl Planner<'_> {
         }
         let places = self.places(index, node, value, &inputs);
         let kernel = self.kernel(node, &types, &inputs)?;
-        self.step(node, value, &inputs, places, kernel);
+        let results = places.into_iter().zip(&node.types).enumerate();
+        let results: Vec<_> = results.map(|(r, (place, t))| (value + r, t, place)).collect();
+        self.step(&node.op, &results, &inputs, kernel);
         Ok(())
     }
 
-    /// Appends a step, with the dimensions that its op needs when it runs.
-    fn step(&mut self, node: &Node, value: usize, inputs: &[usize], places: Vec<Place>, kernel: Kernel) {
+    /// One step for a block, with room for its first product.
+    fn block(&mut self, block: &Block) {
+        let graph = self.graph;
+        let ends = [block.last, block.first].map(|i| (i, &graph.nodes()[i]));
+        let mut inputs = vec![self.lives.id(block.x)];
+        for (_, node) in [ends[1], ends[0]] {
+            inputs.extend(node.inputs[1..].iter().map(|v| self.lives.id(*v)));
+        }
+        let results = ends.map(|(i, node)| {
+            let value = self.lives.id(Value { node: i as u32, result: 0 });
+            (value, &node.types[0], Place::Slot(self.slot(value, block.last, &node.types[0])))
+        });
+        let (_, last) = ends[0];
+        let kernel = Kernel::Feed { feed: block.feed, by_token: by_token(last) };
+        self.step(&last.op, &results, &inputs, kernel);
+    }
+
+    /// Appends a step that computes values of some types, with the dimensions that its op needs when it runs.
+    fn step(&mut self, op: &Op, results: &[(usize, &Type, Place)], inputs: &[usize], kernel: Kernel) {
         let (first_input, first_result) = (self.plan.inputs.len(), self.plan.placed.len());
         for &input in inputs {
             let input = self.read(input);
             self.plan.inputs.push(input);
         }
-        for (r, (place, t)) in places.into_iter().zip(&node.types).enumerate() {
-            let (register, shape) = ((value + r) as u32, self.shape(t));
+        for &(value, t, place) in results {
+            let (register, shape) = (value as u32, self.shape(t));
             self.plan.placed.push(Placed { register, dtype: t.dtype, shape, place });
-            self.found[value + r] = Some(Input { from: Source::Register(register), shape: None });
+            self.found[value] = Some(Input { from: Source::Register(register), shape: None });
         }
-        match &node.op {
+        match op {
             Op::Slice { start, end, .. } => [start, end].into_iter().for_each(|d| {
                 self.plan.dims.add(d);
             }),
@@ -129,7 +163,7 @@ impl Planner<'_> {
             _ => {}
         }
         self.plan.steps.push(Step {
-            op: node.op.clone(),
+            op: op.clone(),
             kernel,
             inputs: Span::since(first_input, &self.plan.inputs),
             results: Span::since(first_result, &self.plan.placed),
@@ -242,9 +276,7 @@ impl Planner<'_> {
         }
         if node.regions.is_empty() {
             let rows = (0..inputs.len()).any(|at| reads_rows(&node.op, at));
-            let first = node.types[0].shape.first();
-            let by_token = first.and_then(|d| d.as_symbol()) == Some(TOKENS);
-            return Ok(if rows { Kernel::Rows { by_token } } else { Kernel::Op });
+            return Ok(if rows { Kernel::Rows { by_token: by_token(node) } } else { Kernel::Op });
         }
         let region = |g: &Graph| {
             let wanted: Vec<Value> = g.outputs().iter().map(|(_, v)| *v).collect();
@@ -298,6 +330,11 @@ impl Planner<'_> {
         registers::assign(&mut self.plan, &self.ends);
         Ok(self.plan)
     }
+}
+
+/// Whether the first axis of a node's result is the tokens of the step.
+fn by_token(node: &Node) -> bool {
+    node.types[0].shape.first().and_then(|d| d.as_symbol()) == Some(TOKENS)
 }
 
 /// Whether an op reads operand `at` row by row in any format.

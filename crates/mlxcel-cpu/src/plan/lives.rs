@@ -69,6 +69,12 @@ impl Lives {
         self.first[v.node as usize] + v.result as usize
     }
 
+    /// Lets a value live until a later node, which reads it too.
+    pub(super) fn prolong(&mut self, v: Value, node: usize) {
+        let id = self.id(v);
+        self.last_use[id] = self.last_use[id].max(node);
+    }
+
     pub(super) fn count(&self) -> usize {
         self.last_use.len()
     }

@@ -3,6 +3,7 @@
 //! it needs and are kept.
 
 mod build;
+mod feeds;
 mod lives;
 mod registers;
 mod slots;
@@ -13,6 +14,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::{Bindings, DType, Dim, Op};
 
 use crate::kernels::elementwise::Code;
+use crate::kernels::linear::Feed;
 use crate::layout::Dims;
 use crate::memory::Buffer;
 use crate::stored::Stored;
@@ -126,6 +128,11 @@ pub(crate) enum Kernel {
     Op,
     /// Takes weights in their stored form. The first axis of the result may be the tokens of the step.
     Rows {
+        by_token: bool,
+    },
+    /// A gated feed-forward block, whose weights are taken in their stored form.
+    Feed {
+        feed: Feed,
         by_token: bool,
     },
     /// Rotates by a table that other steps may share, by number.

@@ -22,7 +22,7 @@ impl Run<'_> {
         roles: Option<&Roles>,
     ) -> Result<(), EngineError> {
         match op {
-            Op::Linear { .. } => linear::linear(self.ctx, x, out, roles),
+            Op::Linear { .. } => linear::linear(self.ctx, (&x[0], &x[1..]), out, roles),
             Op::ExpertLinear { .. } => linear::expert_linear(self.ctx, x, out, roles),
             Op::Embedding { .. } => index::embedding(self.ctx, &x[0], &x[1].view, out),
             Op::Dequantize { .. } => {

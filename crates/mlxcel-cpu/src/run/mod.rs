@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
         let results = step.results.of(&self.plan.placed);
         views.clear();
         outs.clear();
-        if let Kernel::Rows { .. } = step.kernel {
+        if let Kernel::Rows { .. } | Kernel::Feed { .. } = step.kernel {
             operands.clear();
             operands.extend(inputs.iter().map(|i| self.operand(i)));
         } else {
@@ -134,6 +134,10 @@ impl<'a> Run<'a> {
             Kernel::Rows { by_token } => {
                 let roles = self.sources.roles.filter(|_| *by_token);
                 self.compute_rows(&step.op, operands, &mut outs[0], roles)?;
+            }
+            Kernel::Feed { feed, by_token } => {
+                let roles = self.sources.roles.filter(|_| *by_token);
+                feed.run(self.ctx, operands, outs, roles)?;
             }
             Kernel::Rope(table) => self.rotate(&step.op, *table, views, &mut outs[0]),
             Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),

@@ -7,6 +7,7 @@ mod attention;
 mod contract;
 mod control;
 mod elementwise;
+mod feeds;
 mod linear;
 mod model;
 mod movement;

@@ -164,7 +164,9 @@ impl Attend<'_> {
             let panels = [key, key + PANEL].map(|key| tiles.keys[key * w.key..].as_ptr());
             let operands = (tiles.queries.as_ptr(), panels, w.key / STEP);
             // SAFETY: as the caller promises; a panel of keys is as deep as a line.
-            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2]) };
+            unsafe {
+                multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2], || ())
+            };
             for l in 0..lines {
                 let (near, far) = halves(&tiles.sums, l);
                 let to = &mut tiles.scores[l * STRETCH + key..][..PAIR];
@@ -186,7 +188,9 @@ impl Attend<'_> {
                 [panel, next].map(|p| tiles.values[p * span.count * PANEL + first * PANEL..].as_ptr());
             let operands = (tiles.weights.as_ptr(), panels, (end - first) / STEP);
             // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys.
-            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2]) };
+            unsafe {
+                multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2], || ())
+            };
             for l in 0..lines {
                 let (near, far) = halves(&tiles.sums, l);
                 let to = &mut self.part.out[(line + l) * w.value_padded()..][..w.value_padded()];

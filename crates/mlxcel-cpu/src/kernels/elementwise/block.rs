@@ -345,7 +345,7 @@ fn angles(a: &[f32; BLOCK], out: &mut [f32], fast: impl Fn(f32) -> f32, exact: i
 }
 
 #[inline(always)]
-pub(super) fn activate(kind: Activation, a: &[f32], out: &mut [f32]) {
+pub(in crate::kernels) fn activate(kind: Activation, a: &[f32], out: &mut [f32]) {
     let relu = |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 };
     match kind {
         Activation::Relu => map(a, out, relu),

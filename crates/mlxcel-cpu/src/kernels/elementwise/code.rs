@@ -74,6 +74,11 @@ impl Code {
         Ok(code)
     }
 
+    /// The activation, and the number of the operand that it is of, where the other operand multiplies it.
+    pub(crate) fn as_gated(&self) -> Option<(Activation, usize)> {
+        self.gated.map(|gated| (gated.kind, gated.gate))
+    }
+
     /// The operands and then the constants.
     pub(crate) fn operands<'a>(&'a self, given: &[View<'a>]) -> impl Iterator<Item = View<'a>> {
         given.iter().copied().chain(self.constants.iter().map(|c| c.view()))

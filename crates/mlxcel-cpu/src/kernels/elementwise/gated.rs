@@ -7,14 +7,15 @@ use super::block::activate;
 use super::code::{Code, Kind};
 use crate::context::Context;
 use crate::kernels::lines::Lines;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, SimdLevel};
 use crate::view::{Out, View};
 
 /// Which operand is activated, and how; the other one is the factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Gated {
-    kind: Activation,
-    gate: usize,
+    pub(super) kind: Activation,
+    /// Its number among the operands.
+    pub(super) gate: usize,
 }
 
 impl Gated {
@@ -70,6 +71,36 @@ impl Kernel for Part<'_> {
         activate(self.kind, self.gate, self.out);
         for (x, factor) in self.out.iter_mut().zip(self.factor) {
             *x *= factor;
+        }
+    }
+}
+
+/// Numbers that a piece of a line has at most while it is activated in place.
+const PIECE: usize = 256;
+
+/// Activates numbers in place and multiplies them with others, as a step of its own would.
+pub(crate) fn gate_lines(level: SimdLevel, kind: Activation, gate: &mut [f32], factor: &[f32]) {
+    level.dispatch(InPlace { kind, gate, factor });
+}
+
+struct InPlace<'a> {
+    kind: Activation,
+    gate: &'a mut [f32],
+    factor: &'a [f32],
+}
+
+impl Kernel for InPlace<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let mut piece = [0.0; PIECE];
+        for (gate, factor) in self.gate.chunks_mut(PIECE).zip(self.factor.chunks(PIECE)) {
+            let piece = &mut piece[..gate.len()];
+            activate(self.kind, gate, piece);
+            for ((x, activated), factor) in gate.iter_mut().zip(&*piece).zip(factor) {
+                *x = activated * factor;
+            }
         }
     }
 }

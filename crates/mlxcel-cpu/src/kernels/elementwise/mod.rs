@@ -10,7 +10,10 @@ mod block;
 mod code;
 mod gated;
 
+#[cfg(target_arch = "x86_64")]
+pub(in crate::kernels) use block::activate;
 pub(crate) use code::Code;
+pub(crate) use gated::gate_lines;
 
 use mlxcel_ir::DType;
 

@@ -13,6 +13,7 @@
 //! Checked against products of the decoded weights in `f64`.
 
 mod decode;
+mod feed;
 mod panel;
 mod stream;
 mod tile;
@@ -26,6 +27,7 @@ use crate::roles::Roles;
 use crate::view::{Out, Shared};
 use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
+pub(crate) use feed::Feed;
 pub(crate) use panel::Panel;
 pub(crate) use tile::k_step;
 use tile::{Product, WORK};
@@ -35,39 +37,48 @@ const ROWS: usize = 16;
 /// Products that make a task worth a thread.
 const TASK_MIN: usize = 32 * 1024;
 
-/// `x […, k]`, `w [n, k]`, `bias? [n]`; where tokens have roles, the first axis is theirs.
+/// `x […, k]` with `w [n, k]` and `bias? [n]`; where tokens have roles, the first axis is theirs.
 pub(crate) fn linear(
     ctx: &Context,
-    x: &[Operand<'_>],
+    (x, w): (&Operand<'_>, &[Operand<'_>]),
     out: &mut Out<'_>,
     roles: Option<&Roles>,
 ) -> Result<(), EngineError> {
-    let k = x[0].view.shape().last().copied().unwrap_or(0);
     let n = out.shape.last().copied().unwrap_or(0);
-    let tokens = out.elements() / n.max(1);
-    if tokens == 0 || n == 0 {
+    if out.elements() == 0 {
         return Ok(());
     }
-    let mut panel = Panel::new(ctx, &x[0].view, [tokens, k])?;
-    if let Some(roles) = roles {
-        let lines = tokens / out.shape[0];
-        panel = panel.rounded(|row| roles.is_end(row / lines));
-    }
-    let bias = x.get(2).map(|b| b.view.numbers::<f32>());
-    if let Some(packed) = x[1].matrix.and_then(Matrix::packed) {
+    let panel = panel_of(ctx, x, out, roles)?;
+    let bias = w.get(1).map(|b| b.view.numbers::<f32>());
+    if let Some(packed) = w[0].matrix.and_then(Matrix::packed) {
         return packed.multiply(ctx, &panel, (0, n), &Sink::new(out, n, bias.as_deref()));
     }
     let dense;
-    let rows = match x[1].matrix {
+    let rows = match w[0].matrix {
         Some(matrix) => matrix.rows(),
         None => {
-            dense = ctx.dense(&x[1].view)?;
+            dense = ctx.dense(&w[0].view)?;
             Rows::of_view(&dense.view)
         }
     };
     let finish = |row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
     multiply(ctx, &Job { panel: &panel, rows: &rows, first: 0, n }, out, finish);
     Ok(())
+}
+
+/// The tokens of a result's rows, rounded where their roles allow it.
+fn panel_of<'a>(
+    ctx: &'a Context,
+    x: &Operand<'a>,
+    out: &Out<'_>,
+    roles: Option<&Roles>,
+) -> Result<Panel<'a>, EngineError> {
+    let k = x.view.shape().last().copied().unwrap_or(0);
+    let tokens = out.elements() / out.shape.last().copied().unwrap_or(0).max(1);
+    let panel = Panel::new(ctx, &x.view, [tokens, k])?;
+    let Some(roles) = roles else { return Ok(panel) };
+    let lines = tokens / out.shape[0];
+    Ok(panel.rounded(|row| roles.is_end(row / lines)))
 }
 
 /// One product: all tokens of a panel with `n` rows from `first` on.

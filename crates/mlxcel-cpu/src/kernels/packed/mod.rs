@@ -24,6 +24,8 @@ mod codes;
 mod decode;
 mod dots;
 mod format;
+#[cfg(target_arch = "x86_64")]
+mod gated;
 mod pack;
 mod part;
 #[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
@@ -41,9 +43,13 @@ use self::activations::{Activations, TILE};
 use self::codes::Factors;
 use self::dots::Product;
 use self::format::{BLOCK, Format, ROWS};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::gated::gated;
 use self::pack::Loose;
 use self::part::{Part, Task, simply};
 use self::tiled::STEP;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use self::tiled::gated;
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
 use crate::memory::Buffer;
@@ -53,6 +59,8 @@ use crate::weight::Rows;
 
 /// Bytes of weights that make a task worth a thread.
 const TASK_MIN: usize = 16 * 1024;
+/// Tasks for each thread: when one thread is held up, others wait for its last task.
+const TASKS: usize = 16;
 /// Exact tokens at most that are multiplied panel by panel beside the others, and not all together after them.
 const BESIDE: usize = 2 * dots::TOKENS;
 /// Bytes that are packed before the memory of their source is given back, so that a large weight is not there twice.
@@ -69,7 +77,7 @@ pub(crate) struct Packed {
 }
 
 /// What panels hold.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbers {
     Codes(Format),
     /// `bf16` in tiles: `[pairs of elements][rows][2]`, padded with zeros to whole steps.
@@ -136,17 +144,19 @@ impl Packed {
     ) -> Result<(), EngineError> {
         let panels = first / ROWS..first / ROWS + n.div_ceil(ROWS);
         assert!(first.is_multiple_of(ROWS) && panels.end <= self.panels, "rows of the weight");
-        let job = Job { packed: self, ctx, x: panel, panels: panels.clone(), sink };
+        let job = Job { packed: self, ctx, x: panel, panels: panels.clone(), sink, row: 0 };
         let Some(exact) = panel.exact.as_ref().filter(|_| self.rounds(ctx.level)) else { return job.exact() };
         // Every token first, since the exact ones are fewer; they are put again.
+        let tokens: Vec<usize> = exact.iter().cloned().flatten().collect();
         match &self.numbers {
             Numbers::Codes(format) if !ctx.level.has_tiles() => job.in_bytes(format, 1)?,
-            Numbers::Codes(_) if exact.iter().map(Range::len).sum::<usize>() > BESIDE => job.mixed(&[])?,
-            _ => return job.mixed(exact),
+            Numbers::Codes(_) if tokens.len() > BESIDE => job.alike(true)?,
+            Numbers::Halves if panel.is_bf16 => return job.alike(true),
+            _ => return job.mixed(&tokens),
         }
         for run in exact {
             let (x, sink) = (panel.part(run.clone()), sink.from(run.start));
-            Job { packed: self, ctx, x: &x, panels: panels.clone(), sink: &sink }.exact()?;
+            Job { x: &x, sink: &sink, panels: panels.clone(), ..job }.exact()?;
         }
         Ok(())
     }
@@ -171,17 +181,17 @@ struct Job<'a> {
     x: &'a Panel<'a>,
     panels: Range<usize>,
     sink: &'a Sink<'a>,
+    /// The row of the sink that belongs to the first of the panels.
+    row: usize,
 }
 
 impl Job<'_> {
-    /// Calls `work` with runs of panels, `per_task` or a few more so that they are a multiple of `unit`, counted from
-    /// the first of the job.
+    /// Calls `work` with runs of `count` panels, `per_task` or a few more so that they are a multiple of `unit`.
     fn spread(
         &self,
-        (unit, per_task): (usize, usize),
+        (count, unit, per_task): (usize, usize, usize),
         work: impl Fn(Range<usize>) -> Result<(), EngineError> + Sync,
     ) -> Result<(), EngineError> {
-        let count = self.panels.len();
         let per_task = per_task.next_multiple_of(unit);
         let failure = OnceLock::new();
         self.ctx.threads.each(count.div_ceil(per_task), |task| {
@@ -196,17 +206,16 @@ impl Job<'_> {
     /// How many panels are worth a task.
     fn per_task(&self) -> usize {
         let worth = self.packed.panel_bytes.max(1) * self.x.tokens.div_ceil(dots::TOKENS);
-        self.panels.len().div_ceil(4 * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth))
+        self.panels.len().div_ceil(TASKS * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth))
     }
 
     fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
-        self.sink.put(token, panel * ROWS, sums);
+        self.sink.put(token, self.row + panel * ROWS, sums);
     }
 
     fn exact(&self) -> Result<(), EngineError> {
         match &self.packed.numbers {
-            Numbers::Halves if self.x.is_bf16 => self.in_tiles((self.x.tokens, &[]), None),
-            Numbers::Halves => self.in_tiles((0, &(0..self.x.tokens).collect::<Vec<_>>()), None),
+            Numbers::Halves => self.alike(self.x.is_bf16),
             Numbers::Codes(format) => self.in_bytes(format, self.bytes()),
         }
     }
@@ -230,7 +239,7 @@ impl Job<'_> {
         if tiled > 0 {
             self.in_byte_tiles(format, &x, tiled)?;
         }
-        self.spread((1, self.per_task()), |panels| {
+        self.spread((self.panels.len(), 1, self.per_task()), |panels| {
             let mut factors = Factors::new();
             for p in panels {
                 let panel = self.packed.panel(self.panels.start + p);

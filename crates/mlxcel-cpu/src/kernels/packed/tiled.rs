@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::slice;
 
 use mlxcel_engine::EngineError;
 
@@ -13,6 +14,7 @@ use super::activations::Activations;
 use super::codes::Factors;
 use super::dots::Product;
 use super::format::{BLOCK, Format, ROWS};
+use super::gated::{self, Gate, Pending};
 pub(super) use super::tiles::STEP;
 use super::tiles::{Ahead, Halves, Registers, Tokens};
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
@@ -87,7 +89,7 @@ impl Job<'_> {
         tokens: usize,
     ) -> Result<(), EngineError> {
         let configuration = bytes::configuration(format);
-        self.spread((1, self.per_task()), |panels| {
+        self.spread((self.panels.len(), 1, self.per_task()), |panels| {
             // SAFETY: the level has tiles, which includes the permission.
             let registers = unsafe { Registers::configure(&configuration) };
             let mut block = bytes::Block::new();
@@ -106,57 +108,35 @@ impl Job<'_> {
     }
 
     /// Every token rounded, and those of `exact` as exactly as can be, in one pass over the weights.
-    pub(super) fn mixed(&self, exact: &[Range<usize>]) -> Result<(), EngineError> {
-        let exact: Vec<usize> = exact.iter().cloned().flatten().collect();
-        let rounded = self.x.tokens;
-        match &self.packed.numbers {
-            Numbers::Halves if !self.x.is_bf16 => self.in_tiles((rounded, &exact), None),
-            Numbers::Codes(format) if !exact.is_empty() => {
-                let row = |i: usize| self.x.row(exact[i], 0);
-                let sizes = [exact.len(), self.packed.cols, format.group, self.bytes()];
-                // SAFETY: the level has the features; rows of a panel have all columns.
-                let x = unsafe { Activations::new(self.ctx, sizes, row) }?;
-                let few = Few { format, x, tokens: &exact };
-                self.in_tiles((rounded, &[]), Some(&few))
-            }
-            _ => self.in_tiles((rounded, &[]), None),
-        }
-    }
-
-    /// The first `rounded` tokens in one half, those that `exact` numbers in two; results of the latter are put later,
-    /// and those of `few` last.
-    pub(super) fn in_tiles(
-        &self,
-        (rounded, exact): (usize, &[usize]),
-        few: Option<&Few<'_>>,
-    ) -> Result<(), EngineError> {
+    pub(super) fn mixed(&self, exact: &[usize]) -> Result<(), EngineError> {
+        let beside = self.beside(exact)?;
         let row = |t: usize| self.x.row(t, 0);
         // SAFETY: the level has the features; rows of a panel have all columns.
-        let x = unsafe { Tokens::new(self.ctx, self.packed.cols, (rounded, exact), row) }?;
-        let is_decoded = matches!(self.packed.numbers, Numbers::Codes(_));
-        let cut = Cut::new(x.tiles, x.depth, is_decoded);
-        let per_task = self.panels.len().div_ceil(TASKS * self.ctx.threads.count()).min(TOGETHER);
-        self.spread((2, per_task), |panels| {
-            ROOM.with_borrow_mut(|room| {
-                // SAFETY: the level has tiles, which includes the permission.
-                let registers = unsafe { Registers::configure(&tiles::WHOLE) };
-                let turns = if cut.stretch < x.depth { x.tiles.min(TILES) / 2 } else { 1 };
-                let decoded = if is_decoded { cut.panels * cut.stretch * ROWS } else { 0 };
-                let (sums, decoded) = room.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
-                let mut walk = Walk { job: self, x: &x, exact, cut, registers, sums, decoded };
-                for first in (0..x.tiles).step_by(TILES) {
-                    let some = first..x.tiles.min(first + TILES);
-                    for start in panels.clone().step_by(cut.panels) {
-                        let block = start..panels.end.min(start + cut.panels);
-                        walk.block(block.clone(), panels.end, some.clone());
-                        if let Some(few) = few.filter(|_| some.end == x.tiles) {
-                            few.put(self, block);
-                        }
-                    }
-                }
-                Ok(())
-            })
-        })
+        let x =
+            unsafe { Tokens::new(self.ctx, self.packed.cols, (self.x.tokens, beside.in_tiles(exact)), row) }?;
+        in_tiles(slice::from_ref(self), &x, exact, &beside, None)
+    }
+
+    /// All tokens alike: rounded, or in two halves.
+    pub(super) fn alike(&self, is_rounded: bool) -> Result<(), EngineError> {
+        let exact: Vec<usize> = if is_rounded { vec![] } else { (0..self.x.tokens).collect() };
+        let rounded = if is_rounded { self.x.tokens } else { 0 };
+        let row = |t: usize| self.x.row(t, 0);
+        // SAFETY: the level has the features; rows of a panel have all columns.
+        let x = unsafe { Tokens::new(self.ctx, self.packed.cols, (rounded, &exact), row) }?;
+        in_tiles(slice::from_ref(self), &x, &exact, &Beside::Tiles, None)
+    }
+
+    /// How the exact tokens of a step come along.
+    pub(super) fn beside(&self, exact: &[usize]) -> Result<Beside<'_>, EngineError> {
+        let Numbers::Codes(format) = &self.packed.numbers else { return Ok(Beside::Tiles) };
+        if exact.is_empty() {
+            return Ok(Beside::Tiles);
+        }
+        let row = |i: usize| self.x.row(exact[i], 0);
+        let sizes = [exact.len(), self.packed.cols, format.group, self.bytes()];
+        // SAFETY: the level has the features; rows of a panel have all columns.
+        Ok(Beside::Codes(format, unsafe { Activations::new(self.ctx, sizes, row) }?))
     }
 
     /// The sums of neighbouring tokens with some panels, from what the products left for every pair of them. Token by
@@ -181,31 +161,63 @@ impl Job<'_> {
     }
 }
 
-/// Tokens that are multiplied in whole numbers beside those in tiles, while the codes of a block are still near.
-pub(super) struct Few<'a> {
-    format: &'a Format,
-    x: Activations<'a>,
-    /// Their numbers among the tokens of the job.
-    tokens: &'a [usize],
+/// How exact tokens come along with those in tiles.
+pub(super) enum Beside<'a> {
+    /// In tiles too, in two halves.
+    Tiles,
+    /// In whole numbers, while the codes of a block are still near.
+    Codes(&'a Format, Activations<'a>),
 }
 
-impl Few<'_> {
-    fn put(&self, job: &Job<'_>, panels: Range<usize>) {
-        let mut factors = Factors::new();
-        for p in panels {
-            let panel = job.packed.panel(job.panels.start + p);
-            for (i, tokens) in self.tokens.chunks(dots::TOKENS).enumerate() {
-                let first = i * dots::TOKENS;
-                let (level, cols) = (job.ctx.level, job.packed.cols);
-                let product = Product { level, format: self.format, panel, cols, x: &self.x, first };
-                // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                let sums = unsafe { product.run(tokens.len(), &mut factors) };
-                for (token, sums) in tokens.iter().zip(&sums) {
-                    job.put(*token, p, sums);
-                }
-            }
+impl Beside<'_> {
+    /// Those of the exact tokens that take tiles.
+    pub(super) fn in_tiles<'t>(&self, exact: &'t [usize]) -> &'t [usize] {
+        match self {
+            Beside::Tiles => exact,
+            Beside::Codes(..) => &[],
         }
     }
+}
+
+/// Multiplies tokens in tiles with all panels of one job, or of two whose panels take turns, a gate's and its factor's.
+/// Results of exact tokens are put last; where there is a gate, those of the others become tiles of the next product.
+pub(super) fn in_tiles(
+    jobs: &[Job<'_>],
+    x: &Tokens<'_>,
+    exact: &[usize],
+    beside: &Beside<'_>,
+    gate: Option<&Gate<'_>>,
+) -> Result<(), EngineError> {
+    let job = &jobs[0];
+    let is_decoded = matches!(job.packed.numbers, Numbers::Codes(_));
+    let cut = Cut::new(x.tiles, x.depth, is_decoded);
+    let panels = job.panels.len() * jobs.len();
+    let per_task = panels.div_ceil(TASKS * job.ctx.threads.count()).min(TOGETHER);
+    job.spread((panels, 2 * jobs.len(), per_task), |panels| {
+        ROOM.with_borrow_mut(|room| {
+            // SAFETY: the level has tiles, which includes the permission.
+            let registers = unsafe { Registers::configure(&tiles::WHOLE) };
+            let turns = if cut.stretch < x.depth { x.tiles.min(TILES) / 2 } else { 1 };
+            let decoded = if is_decoded { cut.panels * cut.stretch * ROWS } else { 0 };
+            let (sums, decoded) = room.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
+            let exact_tiles = beside.in_tiles(exact);
+            let mut walk =
+                Walk { jobs, x, exact: exact_tiles, cut, registers, sums, decoded, gate, pending: None };
+            for first in (0..x.tiles).step_by(TILES) {
+                let some = first..x.tiles.min(first + TILES);
+                for start in panels.clone().step_by(cut.panels) {
+                    let block = start..panels.end.min(start + cut.panels);
+                    walk.block(block.clone(), panels.end, some.clone());
+                    if let Beside::Codes(format, activations) = beside
+                        && some.end == x.tiles
+                    {
+                        walk.put_beside(block, format, (activations, exact));
+                    }
+                }
+            }
+            Ok(())
+        })
+    })
 }
 
 impl Packed {
@@ -221,7 +233,7 @@ impl Packed {
 
 /// A thread's way through panels.
 struct Walk<'a> {
-    job: &'a Job<'a>,
+    jobs: &'a [Job<'a>],
     x: &'a Tokens<'a>,
     /// The tokens in two halves.
     exact: &'a [usize],
@@ -230,9 +242,23 @@ struct Walk<'a> {
     /// Of all panels of a block, with all tokens where they have to wait.
     sums: &'a mut [f32],
     decoded: &'a mut [u16],
+    gate: Option<&'a Gate<'a>>,
+    /// Sums of a gate and its factor that were not multiplied yet.
+    pending: Option<Pending>,
 }
 
 impl Walk<'_> {
+    /// Whose a panel is, and which of its rows.
+    fn job(&self, panel: usize) -> (&Job<'_>, usize) {
+        (&self.jobs[panel % self.jobs.len()], panel / self.jobs.len())
+    }
+
+    /// Where elements of a panel from `start` on lie, and in how many bytes.
+    fn stored(&self, panel: usize, stretch: (usize, usize)) -> (*const u8, usize) {
+        let (job, panel) = self.job(panel);
+        job.packed.stretch(job.panels.start + panel, stretch)
+    }
+
     /// All of `k` for a block of panels and some tiles of tokens, in a task that goes on to panel `end`.
     fn block(&mut self, panels: Range<usize>, end: usize, tiles: Range<usize>) {
         let depth = self.x.depth;
@@ -243,6 +269,9 @@ impl Walk<'_> {
             for turn in 0..tiles.len() / 2 {
                 self.turn(&panels, stretch, (turn, &tiles), &next);
             }
+        }
+        if let Some((gate, pending)) = self.gate.zip(self.pending.take()) {
+            gate.finish(pending);
         }
     }
 
@@ -261,18 +290,29 @@ impl Walk<'_> {
         let at = if is_whole { 0 } else { turn * pairs * tiles::PAIR_SUMS };
         let after = tiles.start + 2 * ((turn + 1) % turns);
         let bytes = if turns > 1 { steps * PAIR_BYTES } else { 0 };
-        let tokens = Coming { from: self.x.pair(after, start).cast(), bytes, runs: 1, apart: 0 };
+        let after = self.x.pair(after, start).cast();
+        let tokens = Coming { from: [after; 2], ways: 1, bytes, runs: 1, apart: 0 };
+        let is_last = start + len == self.x.depth;
         for i in 0..pairs {
             let ahead = [tokens.part((i, pairs), steps), next.part((turn * pairs + i, turns * pairs), steps)];
             let rows = [2 * i, (2 * i + 1).min(panels.len() - 1)].map(|p| self.rows(panels, p, start));
-            let sums = &mut self.sums[at + i * tiles::PAIR_SUMS..][..tiles::PAIR_SUMS];
-            // SAFETY: the rows hold the stretch, the sums are those of a pair, and the registers are ours.
-            unsafe {
-                let factors = (self.x.pair(tile, start), rows, steps);
-                tiles::multiply(&self.registers, factors, (sums.as_mut_ptr(), start == 0), ahead);
+            let sums = self.sums[at + i * tiles::PAIR_SUMS..][..tiles::PAIR_SUMS].as_mut_ptr();
+            let factors = (self.x.pair(tile, start), rows, steps);
+            let Some(gate) = self.gate else {
+                // SAFETY: the rows hold the stretch, the sums are those of a pair, and the registers are ours.
+                unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), ahead, || ()) };
+                continue;
+            };
+            let mut pending = self.pending.take();
+            let lines = gated::LINES.div_ceil(steps);
+            let aside = || pending.iter_mut().for_each(|pending| gate.some(pending, lines));
+            // SAFETY: as above.
+            unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), ahead, aside) };
+            if is_last && tile < self.x.rounded {
+                self.pending = Some(Pending::new(sums, self.job(panels.start + 2 * i).1, tile));
             }
         }
-        if start + len == self.x.depth {
+        if is_last && (self.gate.is_none() || tile >= self.x.rounded) {
             self.put(panels.clone(), tile, &self.sums[at..][..pairs * tiles::PAIR_SUMS]);
         }
     }
@@ -280,29 +320,51 @@ impl Walk<'_> {
     /// The finished sums of some panels with a pair of tiles of tokens.
     fn put(&self, panels: Range<usize>, tile: usize, sums: &[f32]) {
         if tile < self.x.rounded {
-            let tokens = tile * tiles::TOKENS..((tile + 2) * tiles::TOKENS).min(self.job.x.tokens);
-            return self.job.put_tiles(Halves::One, panels, tokens, sums);
+            let tokens = tile * tiles::TOKENS..((tile + 2) * tiles::TOKENS).min(self.jobs[0].x.tokens);
+            return self.jobs[0].put_tiles(Halves::One, panels, tokens, sums);
         }
         let exact = self.exact.chunks(tiles::TOKENS).nth((tile - self.x.rounded) / 2);
         let exact = exact.expect("a pair of tiles has tokens");
         let neighbours = exact[0]..exact[0] + exact.len();
-        if exact.last() == Some(&(neighbours.end - 1)) {
-            return self.job.put_tiles(Halves::Two, panels, neighbours, sums);
+        if let [job] = self.jobs
+            && exact.last() == Some(&(neighbours.end - 1))
+        {
+            return job.put_tiles(Halves::Two, panels, neighbours, sums);
         }
         for (slot, token) in exact.iter().enumerate() {
             for (i, p) in panels.clone().enumerate() {
                 let sums = &sums[i / 2 * tiles::PAIR_SUMS..];
-                self.job.put(*token, p, &tiles::sums(sums, Halves::Two, i % 2, slot));
+                let (job, p) = self.job(p);
+                job.put(*token, p, &tiles::sums(sums, Halves::Two, i % 2, slot));
+            }
+        }
+    }
+
+    /// Exact tokens, in whole numbers, with some panels.
+    fn put_beside(&self, panels: Range<usize>, format: &Format, (x, exact): (&Activations<'_>, &[usize])) {
+        let mut factors = Factors::new();
+        for p in panels {
+            let (panel, _) = self.stored(p, (0, 0));
+            let (job, p) = self.job(p);
+            for (i, tokens) in exact.chunks(dots::TOKENS).enumerate() {
+                let first = i * dots::TOKENS;
+                let product =
+                    Product { level: job.ctx.level, format, panel, cols: job.packed.cols, x, first };
+                // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
+                let sums = unsafe { product.run(tokens.len(), &mut factors) };
+                for (token, sums) in tokens.iter().zip(&sums) {
+                    job.put(*token, p, sums);
+                }
             }
         }
     }
 
     /// Makes `bf16` numbers of a stretch of some panels, if they are not.
     fn decode(&mut self, panels: &Range<usize>, stretch: (usize, usize)) {
-        let Numbers::Codes(format) = &self.job.packed.numbers else { return };
-        let places = self.decoded.chunks_exact_mut(self.cut.stretch * ROWS);
-        for (panel, to) in panels.clone().zip(places) {
-            let (from, _) = self.job.packed.stretch(self.job.panels.start + panel, stretch);
+        let Numbers::Codes(format) = &self.jobs[0].packed.numbers else { return };
+        for (i, panel) in panels.clone().enumerate() {
+            let (from, _) = self.stored(panel, stretch);
+            let to = &mut self.decoded[i * self.cut.stretch * ROWS..][..self.cut.stretch * ROWS];
             // SAFETY: stretches are whole blocks or the end of a row, and there is room for one.
             unsafe { decode::decode(format, from, stretch.1, to.as_mut_ptr()) };
         }
@@ -310,10 +372,8 @@ impl Walk<'_> {
 
     /// Where a panel of a block lies in tiles, from element `start` of `k` on.
     fn rows(&self, panels: &Range<usize>, panel: usize, start: usize) -> *const u16 {
-        match self.job.packed.numbers {
-            Numbers::Halves => {
-                self.job.packed.stretch(self.job.panels.start + panels.start + panel, (start, 0)).0.cast()
-            }
+        match self.jobs[0].packed.numbers {
+            Numbers::Halves => self.stored(panels.start + panel, (start, 0)).0.cast(),
             Numbers::Codes(_) => self.decoded[panel * self.cut.stretch * ROWS..].as_ptr(),
         }
     }
@@ -326,15 +386,18 @@ impl Walk<'_> {
         } else {
             (panels.end..end.min(panels.end + self.cut.panels), 0)
         };
-        let (packed, first) = (self.job.packed, self.job.panels.start + panels.start);
-        let (from, bytes) = packed.stretch(first, (start, self.cut.stretch.min(depth - start)));
-        Coming { from, bytes, runs: panels.len(), apart: packed.panel_bytes }
+        let stretch = (start, self.cut.stretch.min(depth - start));
+        let (first, bytes) = self.stored(panels.start, stretch);
+        let (second, _) = self.stored(panels.start + self.jobs.len() - 1, stretch);
+        let apart = self.jobs[0].packed.panel_bytes;
+        Coming { from: [first, second], ways: self.jobs.len(), bytes, runs: panels.len(), apart }
     }
 }
 
-/// Memory that is read soon: runs of bytes at equal distances.
+/// Memory that is read soon: runs of bytes at equal distances, of one array or of two in turn.
 struct Coming {
-    from: *const u8,
+    from: [*const u8; 2],
+    ways: usize,
     bytes: usize,
     runs: usize,
     apart: usize,
@@ -347,7 +410,9 @@ impl Coming {
             return Ahead::NOTHING;
         }
         let before = self.runs * self.bytes * i / count;
-        let at = self.from.wrapping_add(before / self.bytes * self.apart + before % self.bytes);
+        let run = before / self.bytes;
+        let from = self.from[run % self.ways];
+        let at = from.wrapping_add(run / self.ways * self.apart + before % self.bytes);
         Ahead { at, lines: (self.runs * self.bytes).div_ceil(count * steps * 64) }
     }
 }

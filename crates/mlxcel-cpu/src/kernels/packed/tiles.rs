@@ -90,7 +90,7 @@ impl Drop for Registers {
 /// Activations in tiles: `[pair of tiles][step][2][16][32]`, padded with zeros to whole pairs. First come tokens in one
 /// half, sixteen to a tile, then others in two, sixteen to a pair of tiles of which the second holds what is left.
 pub(super) struct Tokens<'a> {
-    base: *const u16,
+    base: *mut u16,
     /// Tiles of tokens, a multiple of two.
     pub(super) tiles: usize,
     /// Those of tokens in one half.
@@ -100,10 +100,24 @@ pub(super) struct Tokens<'a> {
     _memory: Scratch<'a>,
 }
 
-// SAFETY: tokens are only read once they are made.
+// SAFETY: tokens are only read once they are made, and every line is written by one task.
 unsafe impl Sync for Tokens<'_> {}
 
 impl<'a> Tokens<'a> {
+    /// Room for so many tokens in one half, and others in two.
+    pub(super) fn room(
+        ctx: &'a Context,
+        cols: usize,
+        (rounded, exact): (usize, usize),
+    ) -> Result<Self, EngineError> {
+        let depth = cols.next_multiple_of(STEP);
+        let first = rounded.div_ceil(TOKENS).next_multiple_of(2);
+        let tiles = first + 2 * exact.div_ceil(TOKENS);
+        let mut memory = ctx.pool.take(tiles * TOKENS * depth * 2)?;
+        let base: *mut u16 = memory.buffer().ptr().cast();
+        Ok(Tokens { base, tiles, rounded: first, depth, _memory: memory })
+    }
+
     /// From rows of `f32`: the first `rounded` tokens in one half, and those that `exact` numbers in two.
     ///
     /// # Safety
@@ -114,32 +128,68 @@ impl<'a> Tokens<'a> {
         (rounded, exact): (usize, &[usize]),
         row: impl Fn(usize) -> *const f32 + Sync,
     ) -> Result<Self, EngineError> {
-        let depth = cols.next_multiple_of(STEP);
-        let first = rounded.div_ceil(TOKENS).next_multiple_of(2);
-        let tiles = first + 2 * exact.len().div_ceil(TOKENS);
-        let mut memory = ctx.pool.take(tiles * TOKENS * depth * 2)?;
-        let base: *mut u16 = memory.buffer().ptr().cast();
-        let to = Shared(base);
-        let per_task = ctx.threads.lines_per_task(tiles * TOKENS, depth).next_multiple_of(TOKENS);
-        ctx.threads.each((tiles * TOKENS).div_ceil(per_task), |task| {
-            for line in task * per_task..((task + 1) * per_task).min(tiles * TOKENS) {
-                let (tile, slot) = (line / TOKENS, line % TOKENS);
-                let (token, half) = if tile < first {
-                    ((line < rounded).then_some(line), 0)
-                } else {
-                    (exact.get((tile - first) / 2 * TOKENS + slot).copied(), tile % 2)
-                };
-                let x = token.map_or((std::ptr::null(), 0), |token| (row(token), cols));
+        let tokens = Self::room(ctx, cols, (rounded, exact.len()))?;
+        // SAFETY: as the caller promises.
+        unsafe {
+            tokens.fill(ctx, 0..tokens.rounded, |line| (line < rounded).then(|| row(line)), cols);
+            tokens.fill_exact(ctx, exact, row, cols);
+        }
+        Ok(tokens)
+    }
+
+    /// The tokens in two halves.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(super) unsafe fn fill_exact(
+        &self,
+        ctx: &Context,
+        exact: &[usize],
+        row: impl Fn(usize) -> *const f32 + Sync,
+        cols: usize,
+    ) {
+        let first = self.rounded * TOKENS;
+        let token = |line: usize| {
+            let (pair, slot) = ((line - first) / (2 * TOKENS), line % TOKENS);
+            exact.get(pair * TOKENS + slot).map(|&token| row(token))
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.fill(ctx, self.rounded..self.tiles, token, cols) };
+    }
+
+    /// Some tiles, line by line: zeros where there is no row.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    unsafe fn fill(
+        &self,
+        ctx: &Context,
+        tiles: Range<usize>,
+        row: impl Fn(usize) -> Option<*const f32> + Sync,
+        cols: usize,
+    ) {
+        let (first, lines) = (tiles.start * TOKENS, tiles.len() * TOKENS);
+        let per_task = ctx.threads.lines_per_task(lines, self.depth).next_multiple_of(TOKENS);
+        ctx.threads.each(lines.div_ceil(per_task), |task| {
+            for line in first + task * per_task..first + ((task + 1) * per_task).min(lines) {
+                let tile = line / TOKENS;
+                let half = if tile < self.rounded { 0 } else { tile % 2 };
+                let x = row(line).map_or((std::ptr::null(), 0), |row| (row, cols));
                 // SAFETY: a line of a tile lies within the memory and is written by one task; the row has the elements.
-                unsafe { convert(x, depth, half, to.at(place(depth, tile) + slot * STEP)) };
+                unsafe { convert(x, self.depth, half, self.line(tile, 0).add(line % TOKENS * STEP)) };
             }
         });
-        Ok(Tokens { base, tiles, rounded: first, depth, _memory: memory })
     }
 
     /// The pair of tiles from `tile` on, from element `start` of `k` on.
     pub(super) fn pair(&self, tile: usize, start: usize) -> *const u16 {
-        self.base.wrapping_add(place(self.depth, tile) + start / STEP * 2 * TILE)
+        self.line(tile, start).cast_const()
+    }
+
+    /// The first line of a tile, from element `start` of `k` on; the next ones follow a step's elements later.
+    pub(super) fn line(&self, tile: usize, start: usize) -> *mut u16 {
+        let place = tile / 2 * 2 * TOKENS * self.depth + tile % 2 * TILE;
+        self.base.wrapping_add(place + start / STEP * 2 * TILE + start % STEP)
     }
 }
 
@@ -148,11 +198,6 @@ impl<'a> Tokens<'a> {
 pub(super) enum Halves {
     One,
     Two,
-}
-
-/// Where a tile begins, in elements; its next step is two tiles further on.
-fn place(depth: usize, tile: usize) -> usize {
-    tile / 2 * 2 * TOKENS * depth + tile % 2 * TILE
 }
 
 /// One line of a tile at all steps of `depth` elements: the numbers of the row, and zeros behind its end. The second
@@ -209,6 +254,7 @@ macro_rules! spaced {
 }
 
 /// Two panels of rows with a pair of tiles of tokens: `sums [2][2][16][16]` are set if they are `fresh`, else added to.
+/// `aside` is called at every step: tiles leave the vector units idle.
 ///
 /// # Safety
 /// The registers must be configured on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and
@@ -218,6 +264,7 @@ pub(in crate::kernels) unsafe fn multiply(
     (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
     (sums, fresh): (*mut f32, bool),
     mut ahead: [Ahead; 2],
+    mut aside: impl FnMut(),
 ) {
     // Plain variables, since arrays of them would stay in memory.
     let (mut a, [mut b0, mut b1]) = (tokens, rows);
@@ -254,6 +301,7 @@ pub(in crate::kernels) unsafe fn multiply(
             (a, b0, b1) = (a.add(2 * TILE), b0.add(TILE), b1.add(TILE));
             ahead[0].fetch();
             ahead[1].fetch();
+            aside();
         }
         asm!(
             "tilestored [{c} + {s}], tmm0",

@@ -1,29 +1,57 @@
 //! Where there are no tiles: no level says that there are, so nobody comes here.
 
-use std::ops::Range;
+use std::convert::Infallible;
 
 use mlxcel_engine::EngineError;
 
-use super::Job;
 use super::activations::Activations;
 use super::format::Format;
+use super::{Job, Packed};
+use crate::context::Context;
+use crate::kernels::linear::{Feed, Panel, Sink};
 
 /// Elements of `k` that a row of `bf16` numbers is padded to.
 pub(super) const STEP: usize = 32;
 
-/// Tokens that are multiplied beside those in tiles.
-pub(super) enum Few {}
-
 impl Job<'_> {
-    pub(super) fn mixed(&self, _: &[Range<usize>]) -> Result<(), EngineError> {
+    pub(super) fn mixed(&self, _: &[usize]) -> Result<(), EngineError> {
         unreachable!("no level has tiles")
     }
 
-    pub(super) fn in_tiles(&self, _: (usize, &[usize]), _: Option<&Few>) -> Result<(), EngineError> {
+    pub(super) fn alike(&self, _: bool) -> Result<(), EngineError> {
         unreachable!("no level has tiles")
     }
 
     pub(super) fn in_byte_tiles(&self, _: &Format, _: &Activations<'_>, _: usize) -> Result<(), EngineError> {
         unreachable!("no level has tiles")
+    }
+}
+
+/// Gated tokens, of which there are none.
+pub(crate) struct Gated {
+    pub(crate) exact: Vec<usize>,
+    never: Infallible,
+}
+
+/// Always the general way.
+pub(crate) fn gated(
+    _: &Context,
+    _: (&Packed, &Packed),
+    _: &Panel<'_>,
+    _: (&Feed, Option<&[f32]>),
+    _: &Sink<'_>,
+) -> Result<Option<Gated>, EngineError> {
+    Ok(None)
+}
+
+impl Gated {
+    pub(crate) fn multiply(
+        self,
+        _: &Context,
+        _: &Packed,
+        _: &Panel<'_>,
+        _: &Sink<'_>,
+    ) -> Result<(), EngineError> {
+        match self.never {}
     }
 }
