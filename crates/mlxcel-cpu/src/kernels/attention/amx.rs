@@ -141,7 +141,7 @@ impl Attend<'_> {
         span: Span,
         tiles: &mut Tiles,
     ) {
-        let w = self.widths;
+        let (w, nothing) = (self.widths, [Ahead::NOTHING; 2]);
         let mut seen = [(0, 0); PAIR];
         let (mut first, mut end) = (span.count, 0);
         for (l, seen) in seen[..lines].iter_mut().enumerate() {
@@ -164,9 +164,7 @@ impl Attend<'_> {
             let panels = [key, key + PANEL].map(|key| tiles.keys[key * w.key..].as_ptr());
             let operands = (tiles.queries.as_ptr(), panels, w.key / STEP);
             // SAFETY: as the caller promises; a panel of keys is as deep as a line.
-            unsafe {
-                multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2], || ())
-            };
+            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), nothing, || ()) };
             for l in 0..lines {
                 let (near, far) = halves(&tiles.sums, l);
                 let to = &mut tiles.scores[l * STRETCH + key..][..PAIR];
@@ -188,9 +186,7 @@ impl Attend<'_> {
                 [panel, next].map(|p| tiles.values[p * span.count * PANEL + first * PANEL..].as_ptr());
             let operands = (tiles.weights.as_ptr(), panels, (end - first) / STEP);
             // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys.
-            unsafe {
-                multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), [Ahead::NOTHING; 2], || ())
-            };
+            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), nothing, || ()) };
             for l in 0..lines {
                 let (near, far) = halves(&tiles.sums, l);
                 let to = &mut self.part.out[(line + l) * w.value_padded()..][..w.value_padded()];

@@ -1,5 +1,5 @@
 //! What lies between the products of a gated feed-forward block, for prompts in tiles: a gate is activated, multiplied
-//! with its factor and rounded to the tiles of the next product, without a stop in memory.
+//! with its factor and rounded to the tiles of the next product; only sums that are still near are read for it.
 //!
 //! Algorithm: panels of the gate and of its factor take turns, so each pair of panels leaves the sums of both. They are
 //! multiplied line by line beside the tile products of the next pair, whose vector units have nothing else to do.
