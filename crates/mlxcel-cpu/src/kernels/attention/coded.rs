@@ -6,8 +6,6 @@ use std::sync::LazyLock;
 
 use mlxcel_ir::CacheRow;
 
-use super::core::{Addresses, KEYS};
-
 /// The steps by the byte that says them.
 static STEPS: LazyLock<[f32; 256]> = LazyLock::new(|| {
     std::array::from_fn(|byte| (f64::from(byte as u8 as i8) / CacheRow::EIGHTHS).exp2() as f32)
@@ -17,11 +15,11 @@ static STEPS: LazyLock<[f32; 256]> = LazyLock::new(|| {
 ///
 /// # Safety
 /// The rows must have that byte.
-pub(super) unsafe fn steps(rows: &Addresses, at: usize, lanes: (usize, usize), to: &mut [f32; KEYS]) {
+pub(super) unsafe fn steps(rows: &[*const u8], at: usize, to: &mut [f32]) {
     let table = &*STEPS;
-    for lane in lanes.0..lanes.1 {
+    for (to, row) in to.iter_mut().zip(rows) {
         // SAFETY: as the caller promises.
-        to[lane] = table[unsafe { *rows[lane].add(at) } as usize];
+        *to = table[unsafe { *row.add(at) } as usize];
     }
 }
 

@@ -8,8 +8,8 @@ use mlxcel_ir::{CacheRow, DType};
 use super::Scores;
 use super::coded;
 use super::soft::{Running, soften};
-use super::tile::{Even, Extent, LINES, Left, Stored, Sums, add_product, add_stored, dots, sharing};
-use super::turn::{Ahead, turn};
+use super::tile::{Even, Extent, LINES, Left, Sums, add_product, add_stored, sharing};
+use super::turn::{fetch, turn};
 use crate::lanes::Lane;
 use crate::math;
 use crate::simd::{Kernel, LANES_MAX, Simd};
@@ -44,6 +44,8 @@ pub(super) struct Memory<'a> {
     pub(super) stride: usize,
     /// Elements from one head's row to the next one's.
     pub(super) head: usize,
+    /// Elements from one key's rows to the next one's, within a run.
+    pub(super) key: usize,
 }
 
 impl Memory<'_> {
@@ -72,20 +74,16 @@ impl Memory<'_> {
         self.head * self.dtype.size().expect("keys and values are plain")
     }
 
-    /// The addresses of the first head's rows that begin at `offsets`; rows of all `heads` were checked to exist. Lanes
-    /// `present` are meant; the others repeat one of them, and what is computed from those is never used.
+    /// Writes where the first head's rows of a run lie, the first at element `first`. Rows of all `heads` are checked to exist.
     #[inline(always)]
-    fn addresses(&self, offsets: &[usize; KEYS], present: (usize, usize), heads: usize) -> Addresses {
+    fn write_addresses(&self, first: usize, heads: usize, to: &mut [*const u8]) {
         let size = self.dtype.size().expect("keys and values are plain");
-        let bytes = (heads - 1) * self.head_bytes() + self.row_bytes();
-        let mut rows = [self.bytes.as_ptr(); KEYS];
-        for lane in present.0..present.1 {
-            rows[lane] = self.bytes[offsets[lane] * size..][..bytes].as_ptr();
+        let whole = (heads - 1) * self.head_bytes() + self.row_bytes();
+        let span = (to.len() - 1) * self.key * size + whole;
+        let base = self.bytes[first * size..][..span].as_ptr();
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = base.wrapping_add(i * self.key * size);
         }
-        let some = rows[present.0];
-        rows[..present.0].fill(some);
-        rows[present.1..].fill(some);
-        rows
     }
 }
 
@@ -102,8 +100,14 @@ fn shifted(rows: &Addresses, bytes: usize) -> Addresses {
     moved
 }
 
-/// Where the rows of a tile begin, of keys and of values.
-pub(super) type Offsets = [[usize; KEYS]; 2];
+/// Keys whose rows lie at equal distances.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// The elements at which the first head's row of the first key begins, of keys and of values.
+    pub(super) first: [usize; 2],
+    /// From that key on.
+    pub(super) count: usize,
+}
 
 /// Neighbouring queries of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -135,9 +139,8 @@ pub(super) trait Context: Sync {
     fn keys(&self) -> Memory<'_>;
     /// `None` if values are the beginnings of the keys.
     fn values(&self) -> Option<Memory<'_>>;
-    /// The elements at which the first head's rows of the present lanes of the tile at key `start` begin, of keys and
-    /// of values.
-    fn offsets(&self, block: &Block, start: usize, present: (usize, usize)) -> Offsets;
+    /// The run that begins with a key.
+    fn run(&self, block: &Block, key: usize) -> Run;
     /// The keys that a query of a block may see.
     fn visible(&self, block: &Block, query: usize) -> (usize, usize);
     /// The numbers of one query and head.
@@ -154,7 +157,9 @@ pub(super) struct Scratch {
     /// `[KEYS][value_padded]`, where values cannot be read where they lie.
     values: Vec<f32>,
     /// Scores, then weights, of the lines that share registers.
-    scores: Vec<f32>,
+    pub(super) scores: Vec<f32>,
+    /// Where keys and values of a stretch lie.
+    pub(super) rows: [Vec<*const u8>; 2],
     /// The steps of the keys and values of a tile, where they are codes.
     steps: [[f32; KEYS]; 2],
     #[cfg(target_arch = "x86_64")]
@@ -167,6 +172,7 @@ impl Default for Scratch {
             keys: vec![],
             values: vec![],
             scores: vec![],
+            rows: [vec![], vec![]],
             steps: [[1.0; KEYS]; 2],
             #[cfg(target_arch = "x86_64")]
             tiles: Default::default(),
@@ -214,6 +220,9 @@ impl Kernel for Attend<'_> {
             // SAFETY: who chose the way knows that the machine has tiles and that rows fit.
             return unsafe { self.by_tiles::<S>() };
         }
+        if self.block.way == Way::Dots && self.is_direct() {
+            return self.by_dots::<S>();
+        }
         self.scratch.keys.resize(w.key * KEYS, 0.0);
         self.scratch.values.resize(w.value_padded() * KEYS, 0.0);
         self.scratch.scores.resize(LINES * KEYS, 0.0);
@@ -243,18 +252,17 @@ pub(super) struct Place {
 }
 
 /// Keys from `start` on of one KV head.
-struct Tile<'a> {
+struct Tile {
     start: usize,
     head: usize,
     /// The whole vectors that hold keys.
     lanes: (usize, usize),
-    /// Where keys lie, if they were not turned.
-    rows: Option<&'a Addresses>,
-    /// Keys and values that come next.
-    ahead: [Ahead<'a>; 2],
     /// Whether keys and values are codes.
     is_coded: bool,
 }
+
+/// Rows of values, of a type, some bytes behind their addresses.
+type Values<'a> = (DType, &'a Addresses, usize);
 
 impl<'a> Attend<'a> {
     /// Values that are the beginnings of keys are narrower than them.
@@ -263,16 +271,38 @@ impl<'a> Attend<'a> {
         Memory { width: self.widths.value, ..self.context.values().unwrap_or(self.context.keys()) }
     }
 
+    /// The tile at `start`, of which `keys` are meant. Other lanes repeat one of them, and what is computed from those is
+    /// never used.
     #[inline(always)]
     pub(super) fn place(&self, start: usize, keys: (usize, usize)) -> Place {
         let present = (keys.0.max(start) - start, keys.1.min(start + KEYS) - start);
-        let offsets = self.context.offsets(self.block, start, present);
-        let keys = self.context.keys().addresses(&offsets[0], present, self.heads.end);
-        let values = match self.context.values() {
-            Some(values) => values.addresses(&offsets[1], present, self.heads.end),
-            None => keys,
-        };
+        let mut rows = [[std::ptr::null(); KEYS]; 2];
+        self.write_rows(
+            (start + present.0, start + present.1),
+            rows.each_mut().map(|r| &mut r[present.0..present.1]),
+        );
+        for rows in &mut rows {
+            let some = rows[present.0];
+            rows[..present.0].fill(some);
+            rows[present.1..].fill(some);
+        }
+        let [keys, values] = rows;
         Place { start, present, keys, values }
+    }
+
+    /// Writes where the first head's rows of some keys lie, and those of their values.
+    #[inline(always)]
+    pub(super) fn write_rows(&self, keys: (usize, usize), [of_keys, of_values]: [&mut [*const u8]; 2]) {
+        let memory = self.context.keys();
+        let values = self.context.values().unwrap_or(memory);
+        let (mut at, count) = (0, keys.1 - keys.0);
+        while at < count {
+            let run = self.context.run(self.block, keys.0 + at);
+            let end = (at + run.count).min(count);
+            memory.write_addresses(run.first[0], self.heads.end, &mut of_keys[at..end]);
+            values.write_addresses(run.first[1], self.heads.end, &mut of_values[at..end]);
+            at = end;
+        }
     }
 
     /// One KV head's lines against a tile, while the rows of the next one are on their way.
@@ -282,40 +312,34 @@ impl<'a> Attend<'a> {
         let lanes = (place.present.0 / LANES_MAX * LANES_MAX, place.present.1.next_multiple_of(LANES_MAX));
         let rows = shifted(&place.keys, head * keys.head_bytes());
         let of = |m: Memory<'_>| (head * m.head_bytes(), head * m.head_bytes() + m.row_bytes());
-        let mut ahead = [
-            Ahead(next.map(|n| (&n.keys, of(keys).0, of(keys).1))),
-            Ahead(next.zip(values).map(|(n, v)| (&n.values, of(v).0, of(v).1))),
-        ];
-        let by_dots = self.block.way == Way::Dots && keys.direct();
         let mut lane = lanes.0;
-        while lane < lanes.1 && !by_dots {
+        while lane < lanes.1 {
             // SAFETY: the addresses are of whole rows, and the lanes a whole vector within the tile.
             unsafe { turn::<S>(&keys, &rows, (lane, lane + LANES_MAX), &mut self.scratch.keys) };
-            ahead.iter().for_each(|rows| rows.fetch(lane..lane + LANES_MAX));
+            if let Some(next) = next {
+                fetch(&next.keys[lane..lane + LANES_MAX], of(keys));
+                values.inspect(|&v| fetch(&next.values[lane..lane + LANES_MAX], of(v)));
+            }
             lane += LANES_MAX;
         }
-        if !by_dots {
-            ahead = [Ahead(None); 2];
-        }
         let is_coded = keys.dtype == DType::I8;
-        let tile = Tile { start: place.start, head, lanes, rows: by_dots.then_some(&rows), ahead, is_coded };
+        let tile = Tile { start: place.start, head, lanes, is_coded };
         let stored = values.unwrap_or(keys);
         let values = self.values();
-        let key_rows = rows;
-        let rows = shifted(&place.values, head * values.head_bytes());
+        let offset = head * values.head_bytes();
         if is_coded {
             let [of_keys, of_values] = &mut self.scratch.steps;
             // SAFETY: the addresses are of whole rows, which end with their steps.
             unsafe {
-                coded::steps(&key_rows, keys.width, lanes, of_keys);
-                coded::steps(&rows, stored.width, lanes, of_values);
+                coded::steps(&rows, keys.width, of_keys);
+                coded::steps(&place.values, offset + stored.width, of_values);
             }
         }
         if !values.direct() {
-            let rows = self.widen(&values, &rows, place.present);
-            return self.tile::<S>(&tile, Stored::new(DType::F32, &rows));
+            let rows = self.widen(&values, &shifted(&place.values, offset), place.present);
+            return self.tile::<S>(&tile, (DType::F32, &rows, 0));
         }
-        self.tile::<S>(&tile, Stored::new(values.dtype, &rows));
+        self.tile::<S>(&tile, (values.dtype, &place.values, offset));
     }
 
     /// Copies the present rows of values as `f32`, padded to whole vectors; gives where the copies are.
@@ -334,17 +358,17 @@ impl<'a> Attend<'a> {
         copies
     }
 
-    /// What the line's query sees of the tile, as lanes.
+    /// What a query sees of the tile at `start`, as lanes.
     #[inline(always)]
-    fn seen(&self, line: usize, tile: &Tile<'_>) -> (usize, usize) {
-        let (lo, hi) = self.ranges[line / self.widths.group % self.ranges.len()];
-        let (lo, hi) = (lo.max(self.keys.0).max(tile.start), hi.min(self.keys.1).min(tile.start + KEYS));
-        (lo - tile.start, hi.max(lo) - tile.start)
+    fn seen(&self, query: usize, start: usize) -> (usize, usize) {
+        let (lo, hi) = self.ranges[query];
+        let (lo, hi) = (lo.max(self.keys.0).max(start), hi.min(self.keys.1).min(start + KEYS));
+        (lo - start, hi.max(lo) - start)
     }
 
     /// Lines share registers with their neighbours, which changes nothing of what they compute.
     #[inline(always)]
-    fn tile<S: Simd>(&mut self, tile: &Tile<'_>, values: Stored) {
+    fn tile<S: Simd>(&mut self, tile: &Tile, values: Values<'_>) {
         // The lines of the tile's head.
         let count = self.part.running.len() / self.heads.len();
         let mut line = (tile.head - self.heads.start) * count;
@@ -353,7 +377,8 @@ impl<'a> Attend<'a> {
             let mut seen = [(0, 0); LINES];
             let (mut count, most) = (0, sharing(lines - line));
             while count < most {
-                seen[count] = self.seen(line + count, tile);
+                let query = (line + count) / self.widths.group % self.ranges.len();
+                seen[count] = self.seen(query, tile.start);
                 if seen[count].0 >= seen[count].1 {
                     break;
                 }
@@ -374,27 +399,17 @@ impl<'a> Attend<'a> {
     unsafe fn lines<S: Simd>(
         &mut self,
         (line, seen): (usize, &[(usize, usize)]),
-        tile: &Tile<'_>,
-        values: Stored,
+        tile: &Tile,
+        values: Values<'_>,
     ) {
         let (w, count) = (self.widths, seen.len());
         let left = Left { base: self.q[line * w.key..(line + count) * w.key].as_ptr(), stride: w.key };
         let scores = &mut self.scratch.scores[..count * KEYS];
         let sums = Sums { base: scores.as_mut_ptr(), stride: KEYS };
-        // SAFETY: queries are as wide as keys, whose rows or whose turned tile have the lanes.
-        unsafe {
-            match tile.rows {
-                None => {
-                    let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
-                    let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
-                    add_product::<S, Even>(count, left, turned, sums, (extent, Ahead(None)));
-                }
-                Some(rows) => {
-                    let keys = Stored::new(self.context.keys().dtype, rows);
-                    dots::<S>(count, (left, w.key), keys, sums, (tile.lanes, tile.ahead[0]));
-                }
-            }
-        }
+        let turned = Even { base: self.scratch.keys.as_ptr(), stride: KEYS };
+        let extent = Extent { fresh: true, rows: (0, w.key), columns: tile.lanes };
+        // SAFETY: queries are as wide as keys, whose turned tile has the lanes.
+        unsafe { add_product::<S>(count, left, turned, sums, extent) };
         let mut common = (0, KEYS);
         for (t, &seen) in seen.iter().enumerate() {
             self.weights::<S>(line + t, t, seen, tile);
@@ -413,7 +428,7 @@ impl<'a> Attend<'a> {
             if common.0 < common.1 {
                 let (left, sums) = (self.weights_of(0), self.results_of(line));
                 let extent = Extent { fresh: false, rows: common, columns: (0, w.value_padded()) };
-                add_stored::<S>(count, left, values, sums, (extent, tile.ahead[1]));
+                add_stored::<S>(count, left, values, sums, extent);
             }
             for (t, &(_, hi)) in seen.iter().enumerate() {
                 self.add_alone::<S>(line + t, t, values, (common.1, hi));
@@ -426,13 +441,11 @@ impl<'a> Attend<'a> {
     /// # Safety
     /// As for [`Attend::lines`].
     #[inline(always)]
-    unsafe fn add_alone<S: Simd>(&mut self, line: usize, t: usize, values: Stored, rows: (usize, usize)) {
+    unsafe fn add_alone<S: Simd>(&mut self, line: usize, t: usize, values: Values<'_>, rows: (usize, usize)) {
         if rows.0 < rows.1 {
             let extent = Extent { fresh: false, rows, columns: (0, self.widths.value_padded()) };
             // SAFETY: as the caller promises; results are whole vectors.
-            unsafe {
-                add_stored::<S>(1, self.weights_of(t), values, self.results_of(line), (extent, Ahead(None)))
-            };
+            unsafe { add_stored::<S>(1, self.weights_of(t), values, self.results_of(line), extent) };
         }
     }
 
@@ -449,7 +462,7 @@ impl<'a> Attend<'a> {
 
     /// Turns the scores of one line into weights and fades its result accordingly.
     #[inline(always)]
-    fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile<'_>) {
+    fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile) {
         let w = self.widths;
         let scores = &mut self.scratch.scores[t * KEYS..(t + 1) * KEYS];
         if tile.is_coded {

@@ -3,7 +3,7 @@
 use mlxcel_ir::{AttentionSpec, DType};
 
 use super::Scores;
-use super::core::{Block, Context, KEYS, Memory, Offsets, Way, Widths};
+use super::core::{Block, Context, KEYS, Memory, Run, Way, Widths};
 use super::drive::{Job, queries_per_block};
 use crate::context::Context as Machine;
 use crate::lanes::Lane;
@@ -64,6 +64,7 @@ fn memory<'a>(v: &View<'a>) -> Memory<'a> {
         width: v.shape()[3],
         stride: v.layout.strides[3],
         head: v.layout.strides[2],
+        key: v.layout.strides[1],
     }
 }
 
@@ -76,16 +77,12 @@ impl Context for Operands<'_> {
         Some(memory(&self.v))
     }
 
-    fn offsets(&self, block: &Block, start: usize, present: (usize, usize)) -> Offsets {
-        let mut offsets = [[0; KEYS]; 2];
-        for (offsets, view) in offsets.iter_mut().zip([&self.k, &self.v]) {
+    fn run(&self, block: &Block, key: usize) -> Run {
+        let first = [&self.k, &self.v].map(|view| {
             let s = view.layout.strides;
-            let base = block.sequence * s[0];
-            for lane in present.0..present.1 {
-                offsets[lane] = base + (start + lane) * s[1];
-            }
-        }
-        offsets
+            block.sequence * s[0] + key * s[1]
+        });
+        Run { first, count: self.k.shape()[1] - key }
     }
 
     fn visible(&self, block: &Block, query: usize) -> (usize, usize) {

@@ -50,6 +50,7 @@ mod amx;
 mod coded;
 mod core;
 mod dense;
+mod dots;
 mod drive;
 mod paged;
 mod soft;

@@ -7,7 +7,7 @@ use mlxcel_ir::{CacheRow, DType, PagedSpec};
 
 use super::Scores;
 use super::coded;
-use super::core::{Block, Context, KEYS, Memory, Offsets, Way, Widths};
+use super::core::{Block, Context, Memory, Run, Way, Widths};
 use super::drive::{Job, queries_per_block};
 use crate::context::{Context as Machine, Products};
 use crate::lanes::{Lane, indices};
@@ -160,7 +160,14 @@ impl Pages<'_> {
         let c = &self.caches[cache];
         let stored = c.shape()[3];
         let width = if c.dtype == DType::I8 { stored - CacheRow::EXTRA } else { stored };
-        Memory { bytes: c.bytes(), dtype: c.dtype, width, stride: 1, head: stored }
+        Memory {
+            bytes: c.bytes(),
+            dtype: c.dtype,
+            width,
+            stride: 1,
+            head: stored,
+            key: c.shape()[2] * stored,
+        }
     }
 }
 
@@ -173,24 +180,13 @@ impl Context for Pages<'_> {
         (self.caches.len() > 1).then(|| self.memory(1))
     }
 
-    fn offsets(&self, of: &Block, start: usize, present: (usize, usize)) -> Offsets {
+    fn run(&self, of: &Block, key: usize) -> Run {
         let [blocks, block, heads] = [0, 1, 2].map(|i: usize| self.caches[0].shape()[i]);
         let table = &self.table[of.sequence * self.pages..][..self.pages];
-        let widths = [self.caches[0].shape()[3], self.caches[self.caches.len() - 1].shape()[3]];
-        let mut offsets = [[0; KEYS]; 2];
-        let mut lane = present.0;
-        while lane < present.1 {
-            let (page, first) = ((start + lane) / block, (start + lane) % block);
-            let page = table[page].clamp(0, blocks as i64 - 1) as usize;
-            let count = (block - first).min(present.1 - lane);
-            for i in 0..count {
-                let row = (page * block + first + i) * heads;
-                offsets[0][lane + i] = row * widths[0];
-                offsets[1][lane + i] = row * widths[1];
-            }
-            lane += count;
-        }
-        offsets
+        let page = table[key / block].clamp(0, blocks as i64 - 1) as usize;
+        let row = (page * block + key % block) * heads;
+        let widths = [&self.caches[0], &self.caches[self.caches.len() - 1]].map(|c| c.shape()[3]);
+        Run { first: widths.map(|w| row * w), count: block - key % block }
     }
 
     fn visible(&self, block: &Block, query: usize) -> (usize, usize) {

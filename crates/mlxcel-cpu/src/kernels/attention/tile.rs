@@ -3,10 +3,13 @@
 //! of fused additions in order of the rows, whatever lines and columns share the registers with it.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
 use mlxcel_ir::DType;
 
 use super::core::Addresses;
-use super::turn::Ahead;
+use super::turn::fetch_line;
 use crate::simd::{Kernel, Simd};
 
 /// Lines that share the registers, at most.
@@ -52,76 +55,152 @@ impl Rows for Even {
     }
 }
 
-/// Rows of `f32` anywhere.
-#[derive(Clone, Copy)]
-pub(super) struct Singles(pub(super) *const *const u8);
-/// Rows of `f16` anywhere.
-#[derive(Clone, Copy)]
-pub(super) struct Halves(pub(super) *const *const u8);
-/// Rows of `bf16` anywhere.
-#[derive(Clone, Copy)]
-pub(super) struct Brains(pub(super) *const *const u8);
-/// Rows of codes of eight bits anywhere.
-#[derive(Clone, Copy)]
-pub(super) struct Codes(pub(super) *const *const u8);
+/// A type of numbers that a cache has.
+pub(super) trait Number {
+    /// Bytes of a number.
+    const SIZE: usize;
+    /// Whether it is a code, to be multiplied by its row's step.
+    const IS_CODED: bool = false;
 
-impl Rows for Singles {
+    /// A vector of them.
+    ///
+    /// # Safety
+    /// A whole vector must lie there.
+    unsafe fn read<S: Simd>(at: *const u8) -> S::F;
+}
+
+impl Number for f32 {
     const SIZE: usize = 4;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
-        // SAFETY: as the caller promises; the list has the row.
-        unsafe { S::load((*self.0.add(k)).cast::<f32>().add(column)) }
+    unsafe fn read<S: Simd>(at: *const u8) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::load(at.cast()) }
     }
 }
 
-impl Rows for Halves {
+impl Number for f16 {
     const SIZE: usize = 2;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
-        // SAFETY: as the caller promises; the list has the row.
-        unsafe { S::from_f16((*self.0.add(k)).add(column * 2)) }
+    unsafe fn read<S: Simd>(at: *const u8) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::from_f16(at) }
     }
 }
 
-impl Rows for Brains {
+impl Number for bf16 {
     const SIZE: usize = 2;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
-        // SAFETY: as the caller promises; the list has the row.
-        unsafe { S::from_bf16((*self.0.add(k)).add(column * 2)) }
+    unsafe fn read<S: Simd>(at: *const u8) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::from_bf16(at) }
     }
 }
 
-impl Rows for Codes {
+impl Number for i8 {
     const SIZE: usize = 1;
+    const IS_CODED: bool = true;
+
+    #[inline(always)]
+    unsafe fn read<S: Simd>(at: *const u8) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::from_i8(at) }
+    }
+}
+
+/// Rows anywhere, some bytes behind their addresses.
+pub(super) struct Stored<N> {
+    rows: *const *const u8,
+    offset: usize,
+    number: PhantomData<N>,
+}
+
+impl<N> Clone for Stored<N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N> Copy for Stored<N> {}
+
+impl<N> Stored<N> {
+    #[inline(always)]
+    pub(super) fn new(rows: &[*const u8], offset: usize) -> Self {
+        Stored { rows: rows.as_ptr(), offset, number: PhantomData }
+    }
+}
+
+impl<N: Number> Rows for Stored<N> {
+    const SIZE: usize = N::SIZE;
 
     #[inline(always)]
     unsafe fn read<S: Simd>(self, k: usize, column: usize) -> S::F {
         // SAFETY: as the caller promises; the list has the row.
-        unsafe { S::from_i8((*self.0.add(k)).add(column)) }
+        unsafe { N::read::<S>((*self.rows.add(k)).add(self.offset + column * N::SIZE)) }
     }
 }
 
-/// Rows anywhere, of a type that a cache has.
-#[derive(Clone, Copy)]
-pub(super) enum Stored {
-    Singles(Singles),
-    Halves(Halves),
-    Brains(Brains),
-    Codes(Codes),
+/// Work with rows of one type.
+pub(super) trait OfNumbers {
+    fn run<S: Simd, N: Number>(self);
 }
 
-impl Stored {
-    pub(super) fn new(dtype: DType, rows: &Addresses) -> Self {
-        let rows = rows.as_ptr();
-        match dtype {
-            DType::F32 => Stored::Singles(Singles(rows)),
-            DType::F16 => Stored::Halves(Halves(rows)),
-            DType::I8 => Stored::Codes(Codes(rows)),
-            _ => Stored::Brains(Brains(rows)),
+/// The same with a type that is known.
+struct With<K, N>(K, PhantomData<N>);
+
+impl<K: OfNumbers, N: Number> Kernel for With<K, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        self.0.run::<S, N>();
+    }
+}
+
+/// Runs it with the type of a cache.
+#[inline(always)]
+pub(super) fn with_numbers<S: Simd>(dtype: DType, work: impl OfNumbers) {
+    match dtype {
+        DType::F32 => S::LEVEL.dispatch(With(work, PhantomData::<f32>)),
+        DType::F16 => S::LEVEL.dispatch(With(work, PhantomData::<f16>)),
+        DType::I8 => S::LEVEL.dispatch(With(work, PhantomData::<i8>)),
+        _ => S::LEVEL.dispatch(With(work, PhantomData::<bf16>)),
+    }
+}
+
+/// Bytes that the processor gets at once.
+const LINE: usize = 64;
+
+/// Rows that will be read soon, and which bytes behind their addresses. They are asked for in the order in which they lie.
+#[derive(Debug)]
+pub(super) struct Ahead<'a> {
+    rows: &'a [*const u8],
+    bytes: (usize, usize),
+    /// What was not asked for yet of the first row.
+    at: usize,
+}
+
+impl<'a> Ahead<'a> {
+    #[inline(always)]
+    pub(super) fn new(rows: &'a [*const u8], bytes: (usize, usize)) -> Self {
+        Ahead { rows, bytes, at: bytes.0 }
+    }
+
+    /// Asks for some bytes more. A few at a time, between other work: the processor can wait for few lines at once.
+    #[inline(always)]
+    pub(super) fn fetch(&mut self, bytes: usize) {
+        let mut count = bytes.div_ceil(LINE);
+        while count > 0
+            && let [row, rest @ ..] = self.rows
+        {
+            fetch_line(row.wrapping_add(self.at));
+            self.at += LINE;
+            if self.at >= self.bytes.1 {
+                (self.rows, self.at) = (rest, self.bytes.0);
+            }
+            count -= 1;
         }
     }
 }
@@ -133,11 +212,27 @@ pub(super) struct Left {
     pub(super) stride: usize,
 }
 
+impl Left {
+    /// The lines from one of them on.
+    #[inline(always)]
+    pub(super) fn from(self, line: usize) -> Self {
+        Left { base: self.base.wrapping_add(line * self.stride), ..self }
+    }
+}
+
 /// Lines of results at equal distances.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     pub(super) base: *mut f32,
     pub(super) stride: usize,
+}
+
+impl Sums {
+    /// The lines from one of them on.
+    #[inline(always)]
+    pub(super) fn from(self, line: usize) -> Self {
+        Sums { base: self.base.wrapping_add(line * self.stride), ..self }
+    }
 }
 
 /// Which rows are added, to which columns of the sums.
@@ -149,51 +244,45 @@ pub(super) struct Extent {
     pub(super) columns: (usize, usize),
 }
 
-/// One product of rows of one type.
-struct Product<'a, R> {
+/// `sums[t] += Σ left[t][k] · rows[k]`, or `=` where the extent is fresh, for `count` lines, as many as [`sharing`] says.
+struct Product<R> {
     count: usize,
     left: Left,
     rows: R,
     sums: Sums,
-    extent: (Extent, Ahead<'a>),
+    extent: Extent,
 }
 
-impl<R: Rows> Kernel for Product<'_, R> {
+impl<R: Rows> Kernel for Product<R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Product { count, left, rows, sums, extent } = self;
         // SAFETY: as the caller of `add_product` promises.
-        unsafe {
-            match count {
-                1 => strip::<S, R, 1>(left, rows, sums, extent),
-                2 => strip::<S, R, 2>(left, rows, sums, extent),
-                3 => strip::<S, R, 3>(left, rows, sums, extent),
-                4 => strip::<S, R, 4>(left, rows, sums, extent),
-                _ => strip::<S, R, LINES>(left, rows, sums, extent),
-            }
-        }
+        unsafe { strips::<S, R>(count, left, rows, sums, (extent, None)) };
     }
 }
 
-/// `sums[t] += Σ left[t][k] · rows[k]` for `count` lines, as many as [`sharing`] says, or `=` where the extent is fresh,
-/// while the rows ahead are on their way.
+impl OfNumbers for Product<(&Addresses, usize)> {
+    #[inline(always)]
+    fn run<S: Simd, N: Number>(self) {
+        let Product { count, left, rows: (rows, offset), sums, extent } = self;
+        // SAFETY: as the caller of `add_stored` promises.
+        unsafe { strips::<S, _>(count, left, Stored::<N>::new(rows, offset), sums, (extent, None)) };
+    }
+}
+
+/// Adds a product with rows at equal distances.
 ///
 /// # Safety
 /// Lines and sums must have the extent's rows and columns; columns are whole vectors.
 #[inline(always)]
-pub(super) unsafe fn add_product<S: Simd, R: Rows>(
-    count: usize,
-    left: Left,
-    rows: R,
-    sums: Sums,
-    extent: (Extent, Ahead<'_>),
-) {
+pub(super) unsafe fn add_product<S: Simd>(count: usize, left: Left, rows: Even, sums: Sums, extent: Extent) {
     S::LEVEL.dispatch(Product { count, left, rows, sums, extent });
 }
 
-/// As [`add_product`], for rows of any type that a cache has.
+/// As [`add_product`], for rows of any type that a cache has, some bytes behind their addresses.
 ///
 /// # Safety
 /// As for [`add_product`].
@@ -201,109 +290,33 @@ pub(super) unsafe fn add_product<S: Simd, R: Rows>(
 pub(super) unsafe fn add_stored<S: Simd>(
     count: usize,
     left: Left,
-    rows: Stored,
+    (dtype, rows, offset): (DType, &Addresses, usize),
     sums: Sums,
-    extent: (Extent, Ahead<'_>),
+    extent: Extent,
+) {
+    with_numbers::<S>(dtype, Product { count, left, rows: (rows, offset), sums, extent });
+}
+
+/// `count` lines, while the rows ahead are on their way.
+///
+/// # Safety
+/// As for [`add_product`].
+#[inline(always)]
+pub(super) unsafe fn strips<S: Simd, R: Rows>(
+    count: usize,
+    left: Left,
+    rows: R,
+    sums: Sums,
+    extent: (Extent, Option<&mut Ahead<'_>>),
 ) {
     // SAFETY: as the caller promises.
     unsafe {
-        match rows {
-            Stored::Singles(rows) => add_product::<S, _>(count, left, rows, sums, extent),
-            Stored::Halves(rows) => add_product::<S, _>(count, left, rows, sums, extent),
-            Stored::Brains(rows) => add_product::<S, _>(count, left, rows, sums, extent),
-            Stored::Codes(rows) => add_product::<S, _>(count, left, rows, sums, extent),
-        }
-    }
-}
-
-/// Keys that are multiplied side by side in [`add_dots`].
-pub(super) const SIDE_BY_SIDE: usize = 4;
-
-/// The scores of keys that are read where they lie.
-struct Dots<'a, R> {
-    count: usize,
-    left: (Left, usize),
-    keys: R,
-    sums: Sums,
-    columns: (usize, usize),
-    ahead: Ahead<'a>,
-}
-
-impl<R: Rows> Kernel for Dots<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let Dots { count, left, keys, sums, columns, ahead } = self;
-        let mut lane = columns.0;
-        while lane < columns.1 {
-            ahead.fetch(lane..lane + SIDE_BY_SIDE);
-            // SAFETY: as the caller of `dots` promises.
-            unsafe {
-                match count {
-                    1 => dots_of::<S, R, 1>(left, keys, sums, lane),
-                    2 => dots_of::<S, R, 2>(left, keys, sums, lane),
-                    3 => dots_of::<S, R, 3>(left, keys, sums, lane),
-                    4 => dots_of::<S, R, 4>(left, keys, sums, lane),
-                    _ => dots_of::<S, R, LINES>(left, keys, sums, lane),
-                }
-            }
-            lane += SIDE_BY_SIDE;
-        }
-    }
-}
-
-/// `sums[t][key] = Σ left[t][d] · keys[key][d]` over `width` numbers, for `count` lines, as many as [`sharing`] says,
-/// and the keys `columns`: the scores of keys that are read where they lie, while the rows `ahead` are on their way.
-/// Every score is one chain for each lane of a vector, and the lanes are added in one order.
-///
-/// # Safety
-/// Lines must have `width` numbers and keys have them in whole vectors; sums must have the columns, which are a
-/// multiple of [`SIDE_BY_SIDE`].
-#[inline(always)]
-pub(super) unsafe fn dots<S: Simd>(
-    count: usize,
-    left: (Left, usize),
-    keys: Stored,
-    sums: Sums,
-    (columns, ahead): ((usize, usize), Ahead<'_>),
-) {
-    match keys {
-        Stored::Singles(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
-        Stored::Halves(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
-        Stored::Brains(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
-        Stored::Codes(keys) => S::LEVEL.dispatch(Dots { count, left, keys, sums, columns, ahead }),
-    }
-}
-
-/// `T` lines by [`SIDE_BY_SIDE`] keys, in registers.
-#[inline(always)]
-unsafe fn dots_of<S: Simd, R: Rows, const T: usize>(
-    (left, width): (Left, usize),
-    keys: R,
-    sums: Sums,
-    lane: usize,
-) {
-    // SAFETY: as the caller of `dots` promises.
-    unsafe {
-        let mut acc = [[S::splat(0.0); SIDE_BY_SIDE]; T];
-        let mut d = 0;
-        while d < width {
-            let mut key = [S::splat(0.0); SIDE_BY_SIDE];
-            for i in 0..SIDE_BY_SIDE {
-                key[i] = keys.read::<S>(lane + i, d);
-            }
-            for t in 0..T {
-                let x = S::load(left.base.add(t * left.stride + d));
-                for i in 0..SIDE_BY_SIDE {
-                    acc[t][i] = S::fma(x, key[i], acc[t][i]);
-                }
-            }
-            d += S::LANES;
-        }
-        for t in 0..T {
-            let four = S::sums(acc[t]);
-            sums.base.add(t * sums.stride + lane).cast::<[f32; SIDE_BY_SIDE]>().write_unaligned(four);
+        match count {
+            1 => strip::<S, R, 1>(left, rows, sums, extent),
+            2 => strip::<S, R, 2>(left, rows, sums, extent),
+            3 => strip::<S, R, 3>(left, rows, sums, extent),
+            4 => strip::<S, R, 4>(left, rows, sums, extent),
+            _ => strip::<S, R, LINES>(left, rows, sums, extent),
         }
     }
 }
@@ -314,9 +327,9 @@ unsafe fn strip<S: Simd, R: Rows, const T: usize>(
     left: Left,
     rows: R,
     sums: Sums,
-    extent: (Extent, Ahead<'_>),
+    (extent, mut ahead): (Extent, Option<&mut Ahead<'_>>),
 ) {
-    let (mut at, end) = extent.0.columns;
+    let (mut at, end) = extent.columns;
     // SAFETY: as the caller of `add_product` promises; columns stay below the end.
     unsafe {
         while at < end {
@@ -324,16 +337,16 @@ unsafe fn strip<S: Simd, R: Rows, const T: usize>(
             // Eight lanes come with sixteen registers, other widths with twice as many.
             if const { S::LANES == 8 } {
                 if vectors >= 2 {
-                    block::<S, R, T, 2>(left, rows, (sums, at), extent);
+                    block::<S, R, T, 2>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
                     at += 2 * S::LANES;
                     continue;
                 }
             } else if vectors >= 4 {
-                block::<S, R, T, 4>(left, rows, (sums, at), extent);
+                block::<S, R, T, 4>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
                 at += 4 * S::LANES;
                 continue;
             }
-            block::<S, R, T, 1>(left, rows, (sums, at), extent);
+            block::<S, R, T, 1>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
             at += S::LANES;
         }
     }
@@ -345,9 +358,8 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
     left: Left,
     rows: R,
     (sums, column): (Sums, usize),
-    (extent, ahead): (Extent, Ahead<'_>),
+    (extent, mut ahead): (Extent, Option<&mut Ahead<'_>>),
 ) {
-    let part = column * R::SIZE..(column + V * S::LANES) * R::SIZE;
     // SAFETY: as the caller of `add_product` promises.
     unsafe {
         let mut acc = [[S::splat(0.0); V]; T];
@@ -359,7 +371,9 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
             }
         }
         for k in extent.rows.0..extent.rows.1 {
-            ahead.fetch_part(k, part.clone());
+            if let Some(ahead) = &mut ahead {
+                ahead.fetch(V * S::LANES * R::SIZE);
+            }
             let mut row = [S::splat(0.0); V];
             for v in 0..V {
                 row[v] = rows.read::<S>(k, column + v * S::LANES);

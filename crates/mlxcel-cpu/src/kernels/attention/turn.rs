@@ -3,8 +3,6 @@
 //! vectors, go number by number.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
-
 #[cfg(target_arch = "x86_64")]
 use mlxcel_ir::DType;
 
@@ -45,44 +43,29 @@ pub(super) unsafe fn turn<S: Simd>(
     }
 }
 
-/// Rows that will be read soon, and how far behind these addresses they begin and end, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead<'a>(pub(super) Option<(&'a Addresses, usize, usize)>);
-
-impl Ahead<'_> {
-    /// Asks for some of them. A few at a time, between other work: the processor can wait for few lines at once.
-    #[inline(always)]
-    pub(super) fn fetch(self, lanes: Range<usize>) {
-        if let Some((rows, start, end)) = self.0 {
-            fetch(&rows[lanes], (start, end));
+/// Asks for some bytes behind addresses that will be read soon.
+#[inline(always)]
+pub(super) fn fetch(rows: &[*const u8], (start, end): (usize, usize)) {
+    let mut at = start;
+    while at < end {
+        for &row in rows {
+            fetch_line(row.wrapping_add(at));
         }
-    }
-
-    /// Asks for some bytes of one of them.
-    #[inline(always)]
-    pub(super) fn fetch_part(self, lane: usize, bytes: Range<usize>) {
-        if let Some((rows, start, end)) = self.0 {
-            fetch(&rows[lane..lane + 1], (start + bytes.start, end.min(start + bytes.end)));
-        }
+        at += 64;
     }
 }
 
+/// Asks for the bytes around an address; where the processor cannot be asked, nothing happens.
 #[inline(always)]
-fn fetch(rows: &[*const u8], (start, end): (usize, usize)) {
+pub(super) fn fetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let mut at = start;
-        while at < end {
-            for &row in rows {
-                // SAFETY: asking for an address is no access.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(at).cast()) };
-            }
-            at += 64;
-        }
+        // SAFETY: asking for an address is no access.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, start, end);
+    let _ = at;
 }
 
 /// # Safety
