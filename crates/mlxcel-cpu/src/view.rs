@@ -103,6 +103,11 @@ impl<'a> View<'a> {
 
     /// Elements of a row-major or strided view as numbers of a lane, in order.
     pub(crate) fn numbers<L: Lane>(&self) -> Vec<L> {
+        if self.layout.is_contiguous() {
+            let mut out = vec![L::default(); self.elements()];
+            L::load(self.dtype, self.bytes(), (0, 1), &mut out);
+            return out;
+        }
         let merged = self.layout.merged();
         let outer = merged.rank().saturating_sub(1);
         let (n, stride) = match merged.rank() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mlxcel_engine::EngineError;
-use mlxcel_ir::{Bindings, Graph, Node, Op, Type, Value};
+use mlxcel_ir::{Bindings, Dim, Graph, Node, Op, Type, Value};
 
 use super::feeds::{self, Block};
 use super::lives::{Lives, RootKind, continued, needed};
@@ -153,20 +153,17 @@ impl Planner<'_> {
             self.plan.placed.push(Placed { register, dtype: t.dtype, shape, place });
             self.found[value] = Some(Input { from: Source::Register(register), shape: None });
         }
-        match op {
-            Op::Slice { start, end, .. } => [start, end].into_iter().for_each(|d| {
-                self.plan.dims.add(d);
-            }),
-            Op::Size { dim } => {
-                self.plan.dims.add(dim);
-            }
-            _ => {}
-        }
+        let sizes = match op {
+            Op::Slice { start, end, .. } => self.sizes([start, end]),
+            Op::Size { dim } => self.sizes([dim]),
+            _ => self.sizes([]),
+        };
         self.plan.steps.push(Step {
             op: op.clone(),
             kernel,
             inputs: Span::since(first_input, &self.plan.inputs),
             results: Span::since(first_result, &self.plan.placed),
+            sizes,
         });
     }
 
@@ -193,8 +190,12 @@ impl Planner<'_> {
     }
 
     fn shape(&mut self, t: &Type) -> Span {
+        self.sizes(&t.shape)
+    }
+
+    fn sizes<'d>(&mut self, dims: impl IntoIterator<Item = &'d Dim>) -> Span {
         let start = self.plan.shapes.len();
-        for d in &t.shape {
+        for d in dims {
             let entry = self.plan.dims.add(d);
             self.plan.shapes.push(entry as u32);
         }

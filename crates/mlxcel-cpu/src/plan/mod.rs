@@ -96,6 +96,8 @@ pub(crate) struct Step {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Span,
     pub(crate) results: Span,
+    /// The sizes that the op itself names: the start and the end of a slice, or what it is the size of.
+    pub(crate) sizes: Span,
 }
 
 /// A result and its memory.
@@ -177,10 +179,6 @@ impl DimTable {
             self.0.push(dim.clone());
             self.0.len() - 1
         })
-    }
-
-    pub(crate) fn find(&self, dim: &Dim) -> Option<usize> {
-        self.0.iter().position(|d| d == dim)
     }
 
     pub(crate) fn bind(&self, bindings: &Bindings) -> Result<Vec<usize>, EngineError> {

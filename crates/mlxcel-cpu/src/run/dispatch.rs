@@ -9,6 +9,7 @@ use crate::context::Operand;
 use crate::kernels::{attention, conv, copy, dot, index, linear, norm, order, recurrent, reduce};
 use crate::lanes::{Lane, indices};
 use crate::layout::Layout;
+use crate::plan::Step;
 use crate::roles::Roles;
 use crate::view::{Out, View};
 
@@ -34,8 +35,13 @@ impl Run<'_> {
     }
 
     /// Calls the kernel of an op that is neither elementwise, a view nor control flow.
-    pub(super) fn compute(&self, op: &Op, v: &[View<'_>], outs: &mut [Out<'_>]) -> Result<(), EngineError> {
-        let ctx = self.ctx;
+    pub(super) fn compute(
+        &self,
+        step: &Step,
+        v: &[View<'_>],
+        outs: &mut [Out<'_>],
+    ) -> Result<(), EngineError> {
+        let (ctx, op) = (self.ctx, &step.op);
         let out = &mut outs[0];
         match op {
             Op::DotGeneral { batch, contract, .. } => {
@@ -55,6 +61,10 @@ impl Run<'_> {
             Op::Sort { .. } | Op::TopK { .. } | Op::ArgMax { .. } | Op::Sample => self.order(op, v, outs),
             Op::Reduce { op, axes } => self.reduce(*op, &v[0], axes, out),
             Op::Cumulative { op, axis } => reduce::cumulative(ctx, *op, &v[0], *axis, out),
+            Op::Size { .. } => {
+                let n = self.plan.shape(step.sizes, &self.sizes)[0] as i64;
+                i64::store(out.dtype, &[n], out.bytes());
+            }
             _ => self.move_elements(op, v, out)?,
         }
         Ok(())
@@ -100,10 +110,6 @@ impl Run<'_> {
         let ctx = self.ctx;
         match op {
             Op::Iota { axis, .. } => index::iota(*axis, out),
-            Op::Size { dim } => {
-                let n = self.size(dim) as i64;
-                i64::store(out.dtype, &[n], out.bytes());
-            }
             Op::Concat { axis } => copy::concat(v, *axis, out),
             Op::Pad { low, .. } => copy::pad(&v[0], &v[1], low, out),
             Op::UpdateSlice => {

@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
             outs.push(self.out(result, views)?);
         }
         match &step.kernel {
-            Kernel::Op => self.compute(&step.op, views, outs)?,
+            Kernel::Op => self.compute(step, views, outs)?,
             Kernel::Rows { by_token } => {
                 let roles = self.sources.roles.filter(|_| *by_token);
                 self.compute_rows(&step.op, operands, &mut outs[0], roles)?;

@@ -1,8 +1,8 @@
 //! Ops that only look at memory differently.
 
 use mlxcel_engine::EngineError;
+use mlxcel_ir::Op;
 use mlxcel_ir::interp::EvalError;
-use mlxcel_ir::{Dim, Op};
 
 use super::Run;
 use crate::kernels::copy::clamped_start;
@@ -25,8 +25,9 @@ impl<'a> Run<'a> {
             Op::Reshape { .. } => return Ok(l.reshape(shape).map(|l| view.with_layout(0, l))),
             Op::Broadcast { .. } => view.with_layout(0, l.broadcast(shape)),
             Op::Transpose { perm } => view.with_layout(0, l.transpose(perm)),
-            Op::Slice { axis, start, end, step: stride } => {
-                let (start, end, length) = (self.size(start), self.size(end), l.shape[*axis]);
+            Op::Slice { axis, step: stride, .. } => {
+                let (sizes, length) = (self.plan.shape(step.sizes, &self.sizes), l.shape[*axis]);
+                let (start, end) = (sizes[0], sizes[1]);
                 if end > length {
                     let reason = format!("end {end} is beyond the axis of {length}");
                     return Err(EvalError::Mismatch { op: step.op.name(), reason }.into());
@@ -44,10 +45,5 @@ impl<'a> Run<'a> {
             }
             other => unreachable!("{} is not a view", other.name()),
         }))
-    }
-
-    /// A dimension that the planner put in the table.
-    pub(super) fn size(&self, dim: &Dim) -> usize {
-        self.sizes[self.plan.dims.find(dim).expect("the planner added every dimension of an op")]
     }
 }

@@ -69,15 +69,21 @@ fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) 
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
     let strides = new.layout.strides;
     let to = Shared(cache.bytes().as_mut_ptr());
+    let is_plain = new.dtype == DType::F32 && strides[2] == 1;
     let write_head = |h: usize| {
-        let mut line = vec![0.0; width];
+        let mut copy = vec![0.0; if is_plain { 0 } else { width }];
         for (t, &slot) in slots.iter().enumerate().filter(|(_, s)| (0..count as i64).contains(*s)) {
             let at = t * strides[0] + h * strides[1];
-            f32::load(new.dtype, new.bytes(), (at, strides[2]), &mut line);
+            let line = if is_plain {
+                &new.elements_of::<f32>()[at..at + width]
+            } else {
+                f32::load(new.dtype, new.bytes(), (at, strides[2]), &mut copy);
+                &copy
+            };
             let at = (slot as usize * heads + h) * stored * size;
             // SAFETY: the slot exists, and its row of this head is written by this task alone.
             let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), stored * size) };
-            narrow(dtype, &line, row);
+            narrow(dtype, line, row);
         }
     };
     if slots.len() < TOKENS_PER_THREAD {

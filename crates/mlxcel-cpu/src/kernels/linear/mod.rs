@@ -49,7 +49,7 @@ pub(crate) fn linear(
         return Ok(());
     }
     let panel = panel_of(ctx, x, out, roles)?;
-    let bias = w.get(1).map(|b| b.view.numbers::<f32>());
+    let bias = w.get(1).map(|b| b.view.floats());
     if let Some(packed) = w[0].matrix.and_then(Matrix::packed) {
         return packed.multiply(ctx, &panel, (0, n), &Sink::new(out, n, bias.as_deref()));
     }

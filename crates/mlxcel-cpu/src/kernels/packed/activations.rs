@@ -174,14 +174,16 @@ impl Parts {
     #[inline(always)]
     unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, (group, width): (usize, usize)) {
         let stride = width * group;
-        // SAFETY: as the caller promises; groups are whole units of elements and divide blocks.
+        // SAFETY: as the caller promises; groups are whole units of elements and divide blocks. No number is larger than the
+        // largest after division by the scale, and those of a block that has others are no numbers.
         unsafe {
             let shared = if BYTES == 1 { group } else { BLOCK };
             for (part, start) in (0..cols).step_by(shared).enumerate() {
                 let x = std::slice::from_raw_parts(x.add(start), shared.min(cols - start));
                 let scale = top(x) / largest(BYTES);
                 *self.scales.add(part) = scale;
-                let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+                // A scale with fewer bits than others says nothing of what it scales, which is nothing beside anything else.
+                let inverse = if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
                 for (g, x) in x.chunks_exact(group).enumerate() {
                     let at = start / group + g;
                     let limbs = self.limbs.add(at * BYTES * stride);
@@ -189,7 +191,7 @@ impl Parts {
                     for (u, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
                         let mut q = [0; UNIT];
                         for i in 0..UNIT {
-                            q[i] = (x[i] * inverse).round_ties_even() as i32;
+                            q[i] = whole(x[i] * inverse);
                             sums[i] += q[i];
                         }
                         store::<BYTES>(limbs.add(u * UNIT), stride, q);
@@ -200,6 +202,17 @@ impl Parts {
             }
         }
     }
+}
+
+/// The nearest whole number, of whatever is no number 0.
+///
+/// # Safety
+/// A number must be one of `i32`.
+#[inline(always)]
+unsafe fn whole(x: f32) -> i32 {
+    let rounded = if x.is_nan() { 0.0 } else { x.round_ties_even() };
+    // SAFETY: as the caller promises; a cast that checks it again would go number by number.
+    unsafe { rounded.to_int_unchecked() }
 }
 
 /// The largest magnitude; not a number if one of the elements is not finite, so that no result pretends to be.
