@@ -1,9 +1,10 @@
 //! A team of threads that does one job at a time with little delay: helpers watch for the next job for a while after
 //! each, and sleep when none comes. It knows nothing of what the tasks compute.
 //!
-//! Algorithm: a job is published as one word, its number and how many of its tasks nobody took yet; whoever takes part
-//! claims a task by counting that word down, so a thread that the system stops holds up no task but its own. The
-//! calling thread takes part, and returns when all tasks are finished. A job allocates nothing.
+//! Algorithm: every thread has a run of the job's tasks in a word of its own, with the job's number. It claims them from the
+//! front, since neighbouring tasks read neighbouring memory; when none is left it claims others' from the back, so a thread
+//! that the system stops holds up no task but the one it claimed. The calling thread takes part, and returns when all tasks are
+//! finished. A job allocates nothing.
 //!
 //! A job begun while another runs – from within a task, or by another thread – is done by its caller alone.
 #![allow(unsafe_code)]
@@ -11,7 +12,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -31,8 +32,10 @@ pub(super) struct Team {
 /// What the threads share. Words that are written often have cache lines of their own.
 #[derive(Debug)]
 struct Board {
-    /// The number of the job in the upper half, how many of its tasks nobody took in the lower.
-    claim: Line<AtomicU64>,
+    /// The number of the last job.
+    number: Line<AtomicU32>,
+    /// The tasks of each thread that nobody claimed; the calling thread is the first.
+    runs: Vec<Line<AtomicU64>>,
     /// Tasks of the job that are done.
     finished: Line<AtomicUsize>,
     /// The job, for those who claimed a task of it: its caller waits for them.
@@ -55,14 +58,50 @@ struct Line<T>(T);
 
 struct Job<'a> {
     task: &'a (dyn Fn(usize) + Sync),
-    count: u32,
+}
+
+/// A job that helpers may read where it lies, until all its tasks are finished.
+struct Published<'a> {
+    count: usize,
+    _job: &'a Job<'a>,
+}
+
+/// Tasks that nobody claimed, of the job of a number.
+#[derive(Clone, Copy)]
+struct Run {
+    number: u32,
+    start: u16,
+    end: u16,
+}
+
+impl Run {
+    /// The most tasks of a job.
+    const MOST: usize = u16::MAX as usize;
+
+    fn of_word(word: u64) -> Self {
+        Run { number: (word >> 32) as u32, start: (word >> 16) as u16, end: word as u16 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.start) << 16 | u64::from(self.end)
+    }
+
+    /// The first or the last task, and the others.
+    fn claim(self, is_first: bool) -> Option<(u16, Self)> {
+        match self {
+            Run { start, end, .. } if start >= end => None,
+            Run { start, .. } if is_first => Some((start, Run { start: start + 1, ..self })),
+            Run { end, .. } => Some((end - 1, Run { end: end - 1, ..self })),
+        }
+    }
 }
 
 impl Team {
     /// Starts the helpers; the thread that calls [`Team::run`] comes on top.
     pub(super) fn new(helpers: usize) -> io::Result<Self> {
         let board = Arc::new(Board {
-            claim: Line::default(),
+            number: Line::default(),
+            runs: (0..=helpers).map(|_| Line::default()).collect(),
             finished: Line::default(),
             job: AtomicPtr::default(),
             busy: AtomicBool::new(false),
@@ -94,15 +133,18 @@ impl Team {
     /// tasks are done with.
     pub(super) fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         let board = &*self.board;
-        let tasks = u32::try_from(count).ok();
-        let Some(tasks) = tasks.filter(|_| !board.busy.swap(true, Ordering::Acquire)) else {
+        if count > Run::MOST {
+            let each = count.div_ceil(Run::MOST);
+            return self.run(count.div_ceil(each), &|i| (i * each..count.min((i + 1) * each)).for_each(task));
+        }
+        if board.busy.swap(true, Ordering::Acquire) {
             return (0..count).for_each(task);
-        };
-        let job = Job { task, count: tasks };
-        board.publish(&job);
+        }
+        let job = Job { task };
+        let published = board.publish(&job, count);
         self.call(count - 1);
-        board.work();
-        board.wait(count);
+        board.work(0);
+        board.wait(published);
         let panic = board.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         board.busy.store(false, Ordering::Release);
         if let Some(panic) = panic {
@@ -132,39 +174,41 @@ impl Drop for Team {
 }
 
 impl Board {
-    fn publish(&self, job: &Job<'_>) {
+    fn publish<'a>(&self, job: &'a Job<'a>, count: usize) -> Published<'a> {
         self.finished.0.store(0, Ordering::Relaxed);
         self.job.store(std::ptr::from_ref(job).cast_mut().cast(), Ordering::Relaxed);
-        let number = (self.claim.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
+        let number = self.number.0.load(Ordering::Relaxed).wrapping_add(1);
+        let first = |thread: usize| (count * thread / self.runs.len()) as u16;
+        for (thread, run) in self.runs.iter().enumerate() {
+            let tasks = Run { number, start: first(thread), end: first(thread + 1) };
+            run.0.store(tasks.word(), Ordering::Release);
+        }
         // In one order with the flags of helpers that fall asleep: either they see the job, or we see them asleep.
-        self.claim.0.store(number << 32 | u64::from(job.count), Ordering::SeqCst);
-    }
-
-    fn has_work(&self) -> bool {
-        self.claim.0.load(Ordering::SeqCst) as u32 != 0
+        self.number.0.store(number, Ordering::SeqCst);
+        Published { count, _job: job }
     }
 
     /// Takes tasks of the job until all are taken.
-    fn work(&self) {
+    fn work(&self, me: usize) {
         let mut done = 0;
-        loop {
-            let claim = self.claim.0.load(Ordering::Acquire);
-            let left = claim as u32;
-            if left == 0 {
-                break;
+        for other in 0..self.runs.len() {
+            let run = &self.runs[(me + other) % self.runs.len()].0;
+            loop {
+                let word = run.load(Ordering::Acquire);
+                let Some((task, rest)) = Run::of_word(word).claim(other == 0) else { break };
+                let job = self.job.load(Ordering::Relaxed);
+                let taken = run.compare_exchange(word, rest.word(), Ordering::AcqRel, Ordering::Relaxed);
+                if taken.is_err() {
+                    continue;
+                }
+                // SAFETY: the claim shows that the job of this number was not finished, so the pointer was read while it
+                // was this job's, and its caller keeps it until this task is counted as finished.
+                let job = unsafe { &*job };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.task)(task.into()))) {
+                    self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                }
+                done += 1;
             }
-            let job = self.job.load(Ordering::Relaxed);
-            let taken = self.claim.0.compare_exchange(claim, claim - 1, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_err() {
-                continue;
-            }
-            // SAFETY: the claim shows that the job of this number was not finished, so the pointer was read while it
-            // was this job's, and its caller keeps it until this task is counted as finished.
-            let Job { task, count } = unsafe { &*job };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task((count - left) as usize))) {
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-            }
-            done += 1;
         }
         if done == 0 {
             return;
@@ -177,9 +221,9 @@ impl Board {
         }
     }
 
-    /// Returns when `count` tasks are finished.
-    fn wait(&self, count: usize) {
-        let finished = || self.finished.0.load(Ordering::SeqCst) == count;
+    /// Returns when all tasks are finished.
+    fn wait(&self, job: Published<'_>) {
+        let finished = || self.finished.0.load(Ordering::SeqCst) == job.count;
         if watch(finished) {
             return;
         }
@@ -193,16 +237,16 @@ impl Board {
 
     /// The life of a helper.
     fn help(&self, me: usize) {
+        let mut seen = 0;
         while !self.stop.load(Ordering::SeqCst) {
-            if watch(|| self.has_work()) {
-                self.work();
+            let is_new = || self.number.0.load(Ordering::SeqCst) != seen;
+            if watch(is_new) {
+                seen = self.number.0.load(Ordering::SeqCst);
+                self.work(1 + me);
                 continue;
             }
             self.asleep[me].store(true, Ordering::SeqCst);
-            while !self.has_work()
-                && !self.stop.load(Ordering::SeqCst)
-                && self.asleep[me].load(Ordering::SeqCst)
-            {
+            while !is_new() && !self.stop.load(Ordering::SeqCst) && self.asleep[me].load(Ordering::SeqCst) {
                 thread::park();
             }
             self.asleep[me].store(false, Ordering::SeqCst);
@@ -260,6 +304,33 @@ mod tests {
         for helpers in [1, 2, 7] {
             rounds(&Team::new(helpers).unwrap(), 20_000);
         }
+    }
+
+    #[test]
+    fn there_may_be_more_tasks_than_a_run_counts() {
+        let team = Team::new(2).unwrap();
+        let counts: Vec<AtomicUsize> = (0..3 * Run::MOST - 1).map(|_| AtomicUsize::new(0)).collect();
+        team.run(counts.len(), &|i| {
+            counts[i].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn tasks_of_a_thread_that_is_held_up_are_done_by_others() {
+        let team = Team::new(1).unwrap();
+        // The first task waits for all others, its thread's own ones among them.
+        let others = AtomicUsize::new(0);
+        team.run(20, &|i| {
+            if i > 0 {
+                others.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            while others.load(Ordering::SeqCst) < 19 {
+                thread::yield_now();
+            }
+        });
+        assert_eq!(others.into_inner(), 19);
     }
 
     #[test]
