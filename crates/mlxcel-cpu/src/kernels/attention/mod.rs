@@ -7,8 +7,8 @@
 //! lines. A single token of a long sequence is cut at fixed keys ([`core::STRETCH`]) for the threads.
 //!
 //! Tokens from which the next one is drawn are few lines at a time; with fast products their scores are dot products with
-//! keys where they lie, which saves the turning. Tokens that known ones follow go through AMX tiles then, where the machine has
-//! them and the cache has 16 bits (`amx`). Which way a token goes depends on its sequence alone.
+//! keys where they lie, which saves the turning (`dots`). Tokens that known ones follow go through AMX tiles then, where the
+//! machine has them and the cache has 16 bits (`amx`). Which way a token goes depends on its sequence alone.
 //!
 //! Layout: a cache is `[blocks, block, kv_heads, dim]` of `f32`, `f16` or `bf16`, or of codes of eight bits with a step
 //! behind each row (`coded`). Values are read where they lie and widened in registers; only rows that are no whole vectors
@@ -19,21 +19,20 @@
 //! keys of a stretch, and stretches are joined in order. A token's result does not depend on which other tokens are computed beside it, nor on who computes what.
 //! Only tiles within the window are visited.
 //!
-//! Versions tried, in processor time of one thread for all 30 layers of SmolLM2-135M at depth 4096 with a cache of `f16`,
-//! on a busy Sapphire Rapids (`cargo bench -p mlxcel-cpu --bench attention`), one after the other in one run:
+//! Versions tried for one token, in processor time of one thread for all 30 layers of SmolLM2-135M at depth 4096 with a cache of
+//! `f16`, on a busy Sapphire Rapids (`cargo bench -p mlxcel-cpu --bench attention`), one after the other in one run:
 //!
 //! | version | one token |
 //! |---|---|
 //! | dots with keys where they lie, nothing fetched | 16.0 ms |
 //! | the rows of the next head's tile fetched in bursts | 15.4 ms |
 //! | fetched a few at a time between the dots | 12.4–13.5 ms |
-//! | those of the same head in the next tile (kept), in a busier minute | 14.5–16 ms |
 //!
-//! In a bare copy of the loop the last two took 12.2 and 11.6 ms in turn, reading alone 9.0 and arithmetic alone 4.8. A whole
-//! step gained 15 % over turned keys with bursts, run in turn (54 to 61 tokens a second, two threads).
-//! Since then the next values are fetched between the products of values, and only keys between the dots, so that memory is
-//! not idle for half of the time: a step of a 1.5B shape at depth 4096, run in turn, 11.8, 14.7 and 11.0 tokens a second before
-//! and 13.7, 14.2 and 14.1 after.
+//! Reading alone took 9.0 ms there and arithmetic alone 4.8. What was asked for a tile ahead had left the first-level cache again,
+//! and every tile of every head had its own list of addresses and its own softmax, while memory had nothing to do. With rows
+//! in the order in which they lie, a chunk ahead, and one softmax for a stretch, whole steps of SmolLM2 at that depth, run in turn
+//! on two threads, quartiles in tokens for each second: 54.7, 57.5, 60.7 before and 63.7, 69.3, 77.9 after, in a quieter
+//! minute 74.8, 80.5, 82.4 and 85.2, 88.4, 89.9; a 1.5B shape with Q4_K 13.6, 14.3, 15.1 and 16.1, 17.1, 17.6.
 //!
 //! Prompts through tiles, the same bench (512 tokens of all layers, one thread, a cache of `f16`): 192 to 156 ms with
 //! SmolLM2-135M from nothing and 1872 to 1108 behind 3584 tokens, 360 to 188 and 4995 to 2275 ms with a 1.5B shape.

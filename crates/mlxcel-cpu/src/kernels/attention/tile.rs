@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use mlxcel_ir::DType;
 
 use super::core::Addresses;
-use super::turn::fetch_line;
+use crate::kernels::prefetch;
 use crate::simd::{Kernel, Simd};
 
 /// Lines that share the registers, at most.
@@ -195,7 +195,7 @@ impl<'a> Ahead<'a> {
         while count > 0
             && let [row, rest @ ..] = self.rows
         {
-            fetch_line(row.wrapping_add(self.at));
+            prefetch(row.wrapping_add(self.at), LINE);
             self.at += LINE;
             if self.at >= self.bytes.1 {
                 (self.rows, self.at) = (rest, self.bytes.0);

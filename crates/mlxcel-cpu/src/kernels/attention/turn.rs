@@ -7,6 +7,7 @@
 use mlxcel_ir::DType;
 
 use super::core::{Addresses, KEYS, Memory};
+use crate::kernels::prefetch;
 use crate::lanes::Lane;
 use crate::simd::{LANES_MAX, Simd};
 
@@ -49,23 +50,10 @@ pub(super) fn fetch(rows: &[*const u8], (start, end): (usize, usize)) {
     let mut at = start;
     while at < end {
         for &row in rows {
-            fetch_line(row.wrapping_add(at));
+            prefetch(row.wrapping_add(at), 64);
         }
         at += 64;
     }
-}
-
-/// Asks for the bytes around an address; where the processor cannot be asked, nothing happens.
-#[inline(always)]
-pub(super) fn fetch_line(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: asking for an address is no access.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 /// # Safety

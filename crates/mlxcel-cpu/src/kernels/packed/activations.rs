@@ -39,7 +39,7 @@ pub(super) struct Activations<'a> {
     /// `[tokens / width][groups][bytes][width][group]`: the bytes of one place of a group's numbers are one run, and
     /// those of `width` tokens a tile.
     limbs: *const i8,
-    /// `[tokens][groups]`, scaled where a group has a scale.
+    /// `[tokens / width][groups][width]`, scaled where a group has a scale.
     sums: *const f32,
     /// `[tokens][parts]`.
     scales: *const f32,
@@ -82,7 +82,7 @@ impl<'a> Activations<'a> {
             let place = |t: usize| {
                 let limbs = t / width * width * cols * bytes + t % width * group;
                 // SAFETY: the arrays have a place of its own for every token.
-                unsafe { places.at(limbs, t * groups, t * parts) }
+                unsafe { places.at(limbs, t / width * width * groups + t % width, t * parts) }
             };
             let lines = Lines { tokens, cols, bytes, tile: (group, width), row: &row, place };
             // SAFETY: as the caller promises.
@@ -105,9 +105,18 @@ impl<'a> Activations<'a> {
         self.width * self.group
     }
 
+    /// The sum of a token's group; that of the next group follows [`Self::width`] numbers later, and those of tokens that
+    /// lie together beside it.
     #[inline(always)]
     pub(super) fn sums(&self, token: usize, group: usize) -> *const f32 {
-        self.sums.wrapping_add(token * self.groups + group)
+        let tile = token / self.width * self.groups + group;
+        self.sums.wrapping_add(tile * self.width + token % self.width)
+    }
+
+    /// Tokens that lie together.
+    #[inline(always)]
+    pub(super) fn width(&self) -> usize {
+        self.width
     }
 
     #[inline(always)]
@@ -197,7 +206,7 @@ impl Parts {
                         store::<BYTES>(limbs.add(u * UNIT), stride, q);
                     }
                     let sum = sums.iter().sum::<i32>() as f32;
-                    *self.sums.add(at) = if BYTES == 1 { sum * scale } else { sum };
+                    *self.sums.add(at * width) = if BYTES == 1 { sum * scale } else { sum };
                 }
             }
         }

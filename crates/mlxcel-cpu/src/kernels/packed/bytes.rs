@@ -19,10 +19,11 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::activations::{Activations, TILE as TOKENS};
-use super::codes::Factors;
+use super::codes::{AHEAD, Factors};
 use super::decode;
 use super::format::{BLOCK, Format, ROWS};
 use super::tiles::{Configuration, Registers};
+use crate::kernels::prefetch;
 
 /// Elements of a tile along `k` at most.
 const STEP_MAX: usize = 64;
@@ -51,12 +52,27 @@ pub(super) struct Product<'a> {
     pub(super) x: &'a Activations<'a>,
 }
 
-/// The tile registers for groups of this format.
-pub(super) fn configuration(format: &Format) -> Configuration {
+/// Weights that are asked for ahead of their time, so many bytes at once.
+struct Ahead {
+    at: *const u8,
+    bytes: usize,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn fetch(&mut self) {
+        prefetch(self.at, self.bytes);
+        self.at = self.at.wrapping_add(self.bytes);
+    }
+}
+
+/// The tile registers for groups of this format and activations of two or three bytes: registers of a third byte's sums
+/// hold the second byte of the tokens where there is no third.
+pub(super) fn configuration(format: &Format, bytes: usize) -> Configuration {
     let step = format.group.min(STEP_MAX);
     let mut c = Configuration::new();
     for sums in 0..6 {
-        c.set(sums, TOKENS, ROWS * 4);
+        c.set(sums, TOKENS, if sums % 3 < bytes { ROWS * 4 } else { step });
     }
     c.set(6, TOKENS, step);
     c.set(7, step / 4, ROWS * 4);
@@ -72,17 +88,23 @@ impl Product<'_> {
     pub(super) unsafe fn run(&self, _: &Registers, block: &mut Block, out: &mut [[f32; ROWS]]) {
         out.fill([0.0; ROWS]);
         let mut at = self.panel;
+        let tiles = out.len() / TOKENS;
         for start in (0..self.cols).step_by(BLOCK) {
             let len = BLOCK.min(self.cols - start);
+            let bytes = self.format.block_bytes(len);
+            // A little beside every group of every tile, since unpacking alone would wait for memory.
+            let turns = len / self.format.group * tiles;
+            let mut ahead =
+                Ahead { at: at.wrapping_add(AHEAD), bytes: bytes.div_ceil(turns).next_multiple_of(64) };
             // SAFETY: as the caller promises: a panel is a sequence of blocks.
             unsafe {
                 decode::unpack(self.format, at, len, (&mut block.factors, &mut block.codes));
-                at = at.add(self.format.block_bytes(len));
+                at = at.add(bytes);
                 for (tile, out) in out.chunks_exact_mut(TOKENS).enumerate() {
                     let place = (tile * TOKENS, start, len);
                     match self.x.bytes {
-                        2 => self.block::<2>(block, place, out),
-                        _ => self.block::<3>(block, place, out),
+                        2 => self.block::<2>(block, place, &mut ahead, out),
+                        _ => self.block::<3>(block, place, &mut ahead, out),
                     }
                 }
             }
@@ -99,21 +121,26 @@ impl Product<'_> {
         &self,
         block: &mut Block,
         (token, start, len): (usize, usize, usize),
+        ahead: &mut Ahead,
         out: &mut [[f32; ROWS]],
     ) {
         let (x, group) = (self.x, self.format.group);
         let (first, groups) = (start / group, len / group);
+        let of_groups = x.sums(token, first);
+        let mut limbs = x.limbs(token, first);
         let mut part = [_mm512_setzero_ps(); TOKENS];
         for turn in 0..groups + 2 {
             // SAFETY: the codes of a group and a tile of tokens are there, and room for the sums of three bytes.
             unsafe {
                 if turn < groups {
+                    ahead.fetch();
                     let codes = block.codes.as_ptr().add(turn * group * ROWS);
-                    let tokens = (x.limbs(token, first + turn), x.stride());
+                    let tokens = (limbs, x.stride());
                     match turn % 2 {
                         0 => multiply_even::<BYTES>(tokens, group, codes),
                         _ => multiply_odd::<BYTES>(tokens, group, codes),
                     }
+                    limbs = limbs.wrapping_add(BYTES * x.stride());
                 }
                 if (1..=groups).contains(&turn) {
                     match turn % 2 {
@@ -132,7 +159,7 @@ impl Product<'_> {
                     for byte in 0..BYTES {
                         dots[byte] = _mm512_load_si512(sums.add(byte * SUMS + t * ROWS * 4).cast());
                     }
-                    let sum = _mm512_set1_ps(*x.sums(token + t, first + g));
+                    let sum = _mm512_set1_ps(*of_groups.add(g * TOKENS + t));
                     part[t] = _mm512_fmadd_ps(joined(dots), scale, part[t]);
                     part[t] = _mm512_fmadd_ps(sum, bias, part[t]);
                 }
@@ -169,21 +196,30 @@ macro_rules! products {
                 }
                 let mut k = 0;
                 while k < group {
-                    asm!(
-                        "tileloadd tmm7, [{codes} + {line}]",
-                        "tileloadd tmm6, [{limbs} + {group}]",
-                        concat!("tdpbsud ", $c0, ", tmm6, tmm7"),
-                        "tileloadd tmm6, [{next} + {group}]",
-                        concat!("tdpbsud ", $c1, ", tmm6, tmm7"),
-                        limbs = in(reg) limbs.add(k), next = in(reg) limbs.add(stride + k),
-                        codes = in(reg) codes.add(k * ROWS), group = in(reg) group, line = in(reg) 64usize,
-                        options(nostack, readonly),
-                    );
-                    if BYTES == 3 {
+                    let (next, codes) = (limbs.add(stride + k), codes.add(k * ROWS));
+                    if BYTES == 2 {
                         asm!(
+                            "tileloadd tmm7, [{codes} + {line}]",
+                            "tileloadd tmm6, [{limbs} + {group}]",
+                            concat!("tileloadd ", $c2, ", [{next} + {group}]"),
+                            concat!("tdpbsud ", $c0, ", tmm6, tmm7"),
+                            concat!("tdpbsud ", $c1, ", ", $c2, ", tmm7"),
+                            limbs = in(reg) limbs.add(k), next = in(reg) next,
+                            codes = in(reg) codes, group = in(reg) group, line = in(reg) 64usize,
+                            options(nostack, readonly),
+                        );
+                    } else {
+                        asm!(
+                            "tileloadd tmm7, [{codes} + {line}]",
+                            "tileloadd tmm6, [{limbs} + {group}]",
+                            concat!("tdpbsud ", $c0, ", tmm6, tmm7"),
+                            "tileloadd tmm6, [{next} + {group}]",
+                            concat!("tdpbsud ", $c1, ", tmm6, tmm7"),
                             "tileloadd tmm6, [{last} + {group}]",
                             concat!("tdpbsud ", $c2, ", tmm6, tmm7"),
-                            last = in(reg) limbs.add(2 * stride + k), group = in(reg) group,
+                            limbs = in(reg) limbs.add(k), next = in(reg) next,
+                            last = in(reg) limbs.add(2 * stride + k),
+                            codes = in(reg) codes, group = in(reg) group, line = in(reg) 64usize,
                             options(nostack, readonly),
                         );
                     }

@@ -5,9 +5,9 @@
 
 use std::arch::x86_64::*;
 
-use super::codes::{AHEAD, Bits, Factors, Table, Unit};
+use super::codes::{Bits, Factors, Table, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
-use super::part::{Avx512Vnni, prefetch};
+use super::part::Avx512Vnni;
 use crate::simd::Avx512;
 
 /// Calls a function that is generic over how codes lie.
@@ -54,7 +54,6 @@ unsafe fn unpack_units(
         let mut at = from.add(format.scale_bytes(groups));
         for u in 0..len / UNIT {
             let codes = unit.load::<Avx512Vnni, 1>(at);
-            prefetch(at.wrapping_add(AHEAD), format.codes.bytes());
             at = at.add(format.codes.bytes());
             let to = bytes.as_mut_ptr().add(u * UNIT * ROWS);
             for v in 0..4 {

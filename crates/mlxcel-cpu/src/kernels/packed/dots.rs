@@ -15,7 +15,8 @@
 use super::activations::Activations;
 use super::codes::{AHEAD, Bits, Factors, Rare, Table, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
-use super::part::{Part, Task, at, lanes, prefetch};
+use super::part::{Part, Task, at, lanes};
+use crate::kernels::prefetch;
 use crate::simd::{Simd, SimdLevel};
 
 /// One panel with a few tokens.
@@ -120,8 +121,9 @@ impl Product<'_> {
         for t in 0..T {
             token[t] = first + (tokens.start + t).min(tokens.end - 1);
         }
-        // Where each token's elements of the next group lie: to find them anew takes a division.
+        // Where each token's elements of the next group and their sum lie: to find them anew takes a division.
         let mut limbs = token.map(|t| x.limbs(t, 0));
+        let mut sums = token.map(|t| x.sums(t, 0));
         let mut from = self.panel;
         let mut total = [zeros; T];
         let bytes = format.group / UNIT * unit.bytes();
@@ -145,7 +147,7 @@ impl Product<'_> {
                         let scale = P::Floats::load(factors.scales[g].as_ptr().add(row));
                         let bias = P::Floats::load(factors.biases[g].as_ptr().add(row));
                         for t in 0..T {
-                            let sum = P::Floats::splat(*x.sums(token[t], group));
+                            let sum = P::Floats::splat(*sums[t]);
                             let mut dot = joined::<P, N, BYTES>(&dots[t], n);
                             if BYTES == 1 {
                                 dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t]).add(group)));
@@ -154,6 +156,7 @@ impl Product<'_> {
                             part[t][n] = P::Floats::fma(sum, bias, part[t][n]);
                         }
                     }
+                    sums = sums.map(|at| at.wrapping_add(x.width()));
                 }
                 for t in 0..T {
                     let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(block) };

@@ -88,7 +88,7 @@ impl Job<'_> {
         x: &Activations<'_>,
         tokens: usize,
     ) -> Result<(), EngineError> {
-        let configuration = bytes::configuration(format);
+        let configuration = bytes::configuration(format, x.bytes);
         self.spread((self.panels.len(), 1, self.per_task()), |panels| {
             // SAFETY: the level has tiles, which includes the permission.
             let registers = unsafe { Registers::configure(&configuration) };

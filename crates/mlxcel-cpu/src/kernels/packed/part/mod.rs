@@ -59,27 +59,6 @@ pub(super) trait Task {
     unsafe fn run<P: Part, const N: usize>(self) -> Self::Output;
 }
 
-/// Asks for some bytes that are needed soon.
-#[inline(always)]
-pub(super) fn prefetch(from: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        let line = from.wrapping_add(line * 64);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: whatever is there, asking for it does nothing else.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(line.cast());
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, readonly, preserves_flags));
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let _ = line;
-    }
-}
-
 /// Rows of a part.
 pub(super) const fn lanes<P: Part>() -> usize {
     <P::Floats as Simd>::LANES
