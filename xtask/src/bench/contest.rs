@@ -1,5 +1,5 @@
-//! Who runs when: each round goes through the rows, and in each row first ours, then llama.cpp with as many threads,
-//! so that whatever else the machine does meets both.
+//! Who runs when: each round goes through the rows, and in each column of a row first ours, then llama.cpp with as many
+//! threads, so that whatever else the machine does meets both.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::shell;
 
 use super::Cpu;
-use super::models::{Files, Model, Row};
+use super::models::{Files, Row};
 
 /// Runs of a test in one turn.
 const REPETITIONS: usize = 2;
@@ -60,17 +60,13 @@ impl Contest<'_> {
         let compared = rows.iter().map(|row| Compared { name: row.name, ..Compared::default() });
         let mut results = Results { device: String::new(), rounds, rows: compared.collect() };
         for round in 0..rounds {
-            // A file that several rows compare with has one turn in a round.
-            let mut known: Vec<(Model, [Vec<f64>; COLUMNS.len()])> = Vec::new();
             for (index, row) in rows.iter().enumerate() {
                 eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
-                let threads = self.run_ours(files.path(row.ours), index, &mut results)?;
-                let theirs = match known.iter().find(|(model, _)| *model == row.theirs) {
-                    Some((_, speeds)) => speeds.clone(),
-                    None => self.run_theirs(files.path(row.theirs), threads)?,
-                };
-                extend(&mut results.rows[index].theirs, &theirs);
-                known.push((row.theirs, theirs));
+                for (column, test) in self.tests().into_iter().enumerate() {
+                    let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
+                    let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
+                    results.rows[index].theirs[column].extend(theirs);
+                }
             }
         }
         Ok(results)
@@ -82,23 +78,24 @@ impl Contest<'_> {
         [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
     }
 
-    /// Runs ours and returns how many threads it had.
-    fn run_ours(&self, model: &Path, row: usize, results: &mut Results) -> Result<usize> {
-        let mut threads = 0;
-        for (column, test) in self.tests().into_iter().enumerate() {
-            let report = output_of(self.command_of_ours(model, test))?;
-            threads = report["threads"].as_u64().context("mlxcel bench reports threads")? as usize;
-            results.device = report["device"].as_str().unwrap_or_default().to_owned();
-            let measured = &report["tests"][0];
-            let compared = &mut results.rows[row];
-            compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
-            match column {
-                0 => compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64()),
-                1 => compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64()),
-                _ => {}
-            }
+    /// Runs ours for one cell and returns how many threads it had.
+    fn run_ours(
+        &self,
+        model: &Path,
+        (row, column, test): (usize, usize, Test),
+        results: &mut Results,
+    ) -> Result<usize> {
+        let report = output_of(self.command_of_ours(model, test))?;
+        results.device = report["device"].as_str().unwrap_or_default().to_owned();
+        let measured = &report["tests"][0];
+        let compared = &mut results.rows[row];
+        compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
+        match column {
+            0 => compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64()),
+            1 => compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64()),
+            _ => {}
         }
-        Ok(threads)
+        Ok(report["threads"].as_u64().context("mlxcel bench reports threads")? as usize)
     }
 
     fn command_of_ours(&self, model: &Path, test: Test) -> Command {
@@ -116,23 +113,13 @@ impl Contest<'_> {
         command
     }
 
-    fn run_theirs(&self, model: &Path, threads: usize) -> Result<[Vec<f64>; COLUMNS.len()]> {
-        let named = |test: &Test| format!("{}:{}:{}:{}", test.kind, test.tokens, test.depth, test.sequences);
-        let tests = self.tests();
+    fn run_theirs(&self, model: &Path, test: Test, threads: usize) -> Result<Vec<f64>> {
+        let named = format!("{}:{}:{}:{}", test.kind, test.tokens, test.depth, test.sequences);
         let mut command = Command::new(&self.python);
         command.arg(&self.script).arg(model).arg("--threads").arg(threads.to_string());
-        command.arg("--repetitions").arg(REPETITIONS.to_string()).args(tests.iter().map(named));
-        let report = output_of(command)?;
-        let mut speeds: [Vec<f64>; COLUMNS.len()] = Default::default();
-        for (test, speeds) in tests.iter().zip(&mut speeds) {
-            *speeds = numbers(&report[&named(test)])?;
-        }
-        Ok(speeds)
+        command.arg("--repetitions").arg(REPETITIONS.to_string()).arg(&named);
+        numbers(&output_of(command)?[&named])
     }
-}
-
-fn extend(all: &mut [Vec<f64>], more: &[Vec<f64>]) {
-    all.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
 }
 
 /// The JSON object that a command prints.
