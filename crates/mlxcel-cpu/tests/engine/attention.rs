@@ -140,9 +140,12 @@ fn paged_attention_over_ragged_steps_is_its_decomposition() {
     let narrow = [DType::F16, DType::BF16, DType::I8].map(|cache| (DType::F32, cache));
     for types in same.into_iter().chain(narrow) {
         let d = types.0;
-        for s in
-            [Shape { heads: 6, kv: 2, width: 16, value: 32 }, Shape { heads: 3, kv: 3, width: 12, value: 12 }]
-        {
+        for s in [
+            Shape { heads: 6, kv: 2, width: 16, value: 32 },
+            Shape { heads: 3, kv: 3, width: 12, value: 12 },
+            // More heads than are read side by side, and more lines of each than share registers.
+            Shape { heads: 24, kv: 3, width: 208, value: 16 },
+        ] {
             for (i, spec) in paged_specs().iter().enumerate() {
                 let graph = paged_graph(types, &s, spec);
                 let mut weights = Weights::default();

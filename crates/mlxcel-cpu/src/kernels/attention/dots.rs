@@ -124,7 +124,7 @@ impl Attend<'_> {
         for head in self.heads.clone().step_by(at_once) {
             let run = head..(head + at_once).min(self.heads.end);
             let then = if run.end < self.heads.end {
-                Side::new(&keys, &rows[0], run.end)
+                Side::new(&keys, &rows[0][(self.keys.0 - base) / CHUNK * CHUNK..], run.end)
             } else {
                 Side::new(&keys, &next[0], self.heads.start)
             };
@@ -171,8 +171,8 @@ impl Attend<'_> {
         let Widths { group, key, value } = self.widths;
         let first = (heads.start - self.heads.start) * visit.lines_per_head + query * group;
         let left = Left { base: self.q[first * key..].as_ptr(), stride: key };
-        let scores = Sums { base: self.scratch.scores.as_mut_ptr(), stride: STRETCH };
-        with_numbers::<S>(self.context.keys().dtype, Score { visit, left, sums: scores });
+        let sums = Sums { base: self.scratch.scores.as_mut_ptr(), stride: STRETCH };
+        with_numbers::<S>(self.context.keys().dtype, Score { visit, left, sums });
         let (lanes, seen) = (visit.lanes(), visit.seen);
         for (i, scores) in self.scratch.scores.chunks_mut(STRETCH).take(heads.len() * group).enumerate() {
             if let Some(cap) = self.scores.softcap {
@@ -183,8 +183,9 @@ impl Attend<'_> {
             let line = first + i / group * visit.lines_per_head + i % group;
             soften::<S>(&mut scores[lanes.0..lanes.1], &mut self.part.running[line]);
         }
+        let weights = Sums { base: self.scratch.scores.as_mut_ptr(), stride: STRETCH };
         let sums = Sums { base: self.part.out[first * value..].as_mut_ptr(), stride: value };
-        with_numbers::<S>(self.values().dtype, Add { visit, weights: scores, sums });
+        with_numbers::<S>(self.values().dtype, Add { visit, weights, sums });
     }
 }
 
