@@ -1,10 +1,12 @@
 //! A query's heads against keys and values where they lie: scores are dot products with rows of keys, results are sums of
 //! weighted rows of values.
 //!
-//! Memory is what such a query waits for, so rows are visited in the order in which they lie: of a stretch the keys and then
-//! the values, [`CHUNK`] of them with all heads of a run before the next, and beside every few of them those of the next chunk
-//! are asked for. What was asked for stays in the first-level cache until then. The softmax runs once over the stretch,
-//! while nothing is asked for.
+//! Memory is what such a query waits for: of a stretch the keys are visited and then the values, [`CHUNK`] of them with all
+//! heads of a run before the next, and beside every few of them those of the next chunk are asked for. What was asked for
+//! stays in the first-level cache until then. A stretch that is seen whole is read at [`STREAMS`] places in turn, since
+//! memory gives more that way. The softmax runs once over the stretch, while nothing is asked for.
+//!
+//! Batch invariance: in which order values are added depends on nothing but the keys that the query sees.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -23,6 +25,10 @@ const CHUNK: usize = LANES_MAX;
 
 /// Bytes of a token's row that the heads of a run have, at most, unless one head has more.
 const RUN_BYTES: usize = 1024;
+
+/// Places at which a whole stretch is read, and keys from one to the next.
+const STREAMS: usize = 8;
+const APART: usize = STRETCH / STREAMS;
 
 /// Keys that are multiplied side by side.
 const SIDE_BY_SIDE: usize = 4;
@@ -115,23 +121,28 @@ impl Attend<'_> {
         let base = self.keys.0 / STRETCH * STRETCH;
         let rows = self.rows(base);
         let end = base + STRETCH;
-        // Nothing is worth asking for behind the last key.
-        let mut next = [[rows[0][self.keys.0 - base]; CHUNK]; 2];
-        if end < self.last {
-            let count = CHUNK.min(self.last - end);
-            self.write_rows((end, end + count), next.each_mut().map(|rows| &mut rows[..count]));
-        }
+        let is_whole = |&(lo, hi): &(usize, usize)| lo <= base && end <= hi;
+        let spread = self.ranges.iter().any(is_whole).then(|| rows.each_ref().map(|rows| spread(rows)));
+        let lanes = |range: &(usize, usize)| {
+            spread
+                .as_ref()
+                .filter(|_| is_whole(range))
+                .map_or([&rows[0][..], &rows[1][..]], |spread| [&spread[0][..], &spread[1][..]])
+        };
+        let next = self.next(end, rows[0][self.keys.0 - base]);
         for head in self.heads.clone().step_by(at_once) {
             let run = head..(head + at_once).min(self.heads.end);
             let then = if run.end < self.heads.end {
-                Side::new(&keys, &rows[0][(self.keys.0 - base) / CHUNK * CHUNK..], run.end)
+                let [rows, _] = lanes(&self.ranges[0]);
+                Side::new(&keys, &rows[(self.keys.0 - base) / CHUNK * CHUNK..], run.end)
             } else {
-                Side::new(&keys, &next[0], self.heads.start)
+                Side::new(&keys, &next, self.heads.start)
             };
-            for (query, &(lo, hi)) in self.ranges.iter().enumerate() {
+            for (query, range) in self.ranges.iter().enumerate() {
+                let ([of_keys, of_values], (lo, hi)) = (lanes(range), *range);
                 let visit = Visit {
-                    keys: Side::new(&keys, &rows[0], head),
-                    values: Side::new(&values, &rows[1], head),
+                    keys: Side::new(&keys, of_keys, head),
+                    values: Side::new(&values, of_values, head),
                     then,
                     is_shared,
                     heads: run.len(),
@@ -145,6 +156,28 @@ impl Attend<'_> {
             }
         }
         self.scratch.rows = rows;
+    }
+
+    /// The first chunk of keys that is read in the next stretch, if there is one: nothing is worth asking for behind the
+    /// last key.
+    #[inline(always)]
+    fn next(&self, first: usize, nothing: *const u8) -> [*const u8; CHUNK] {
+        let mut rows = [nothing; CHUNK];
+        let mut values = rows;
+        if first + STRETCH <= self.last {
+            const EACH: usize = CHUNK / STREAMS;
+            for stream in 0..STREAMS {
+                let (key, mut some) = (first + stream * APART, [nothing; EACH]);
+                self.write_rows((key, key + EACH), [&mut some, &mut values[..EACH]]);
+                for (i, row) in some.into_iter().enumerate() {
+                    rows[i * STREAMS + stream] = row;
+                }
+            }
+        } else if first < self.last {
+            let count = CHUNK.min(self.last - first);
+            self.write_rows((first, first + count), [&mut rows[..count], &mut values[..count]]);
+        }
+        rows
     }
 
     /// Where the rows of the stretch lie, of keys and of values, in whole chunks, of which the lanes that are not meant are
@@ -187,6 +220,12 @@ impl Attend<'_> {
         let sums = Sums { base: self.part.out[first * value..].as_mut_ptr(), stride: value };
         with_numbers::<S>(self.values().dtype, Add { visit, weights, sums });
     }
+}
+
+/// A whole stretch in the order in which it is read.
+#[inline(always)]
+fn spread(rows: &[*const u8]) -> [*const u8; STRETCH] {
+    std::array::from_fn(|lane| rows[lane % STREAMS * APART + lane / STREAMS])
 }
 
 /// `sums[line][key]` become the products of lines with keys.

@@ -138,19 +138,18 @@ impl Job<'_> {
     fn whole(&self, machine: &Machine, lots: &[Lot], to: Target) {
         let tasks = Tasks::new(machine, lots.len(), self.kv_heads);
         machine.threads.each(tasks.count(), |task| {
-            let (run, heads) = tasks.at(task);
+            let (lot, heads) = tasks.at(task);
+            let lot = &lots[lot];
             BUFFERS.with_borrow_mut(|buffers| {
-                for lot in &lots[run] {
-                    self.queries(lot, heads.clone(), &mut buffers.q);
-                    self.clear(lot, heads.clone(), &mut buffers.total);
-                    let Buffers { scratch, q, part, total } = buffers;
-                    part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
-                    for stretch in lot.stretches() {
-                        self.attend(machine, (lot, heads.clone(), stretch), q, (scratch, part.all()));
-                        machine.level.dispatch(Join { total: total.all(), part: part.all() });
-                    }
-                    self.finish(lot, heads.clone(), total, to);
+                self.queries(lot, heads.clone(), &mut buffers.q);
+                self.clear(lot, heads.clone(), &mut buffers.total);
+                let Buffers { scratch, q, part, total } = buffers;
+                part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
+                for stretch in lot.stretches() {
+                    self.attend(machine, (lot, heads.clone(), stretch), q, (scratch, part.all()));
+                    machine.level.dispatch(Join { total: total.all(), part: part.all() });
                 }
+                self.finish(lot, heads, total, to);
             });
         });
     }
@@ -195,20 +194,17 @@ impl Job<'_> {
         }
         parts.resize(lines, width);
         let shared = (Shared(parts.out.as_mut_ptr()), Shared(parts.running.as_mut_ptr()));
-        let tasks = Tasks::new(machine, pieces.len(), self.kv_heads).in_runs(machine);
+        let tasks = Tasks::new(machine, pieces.len(), self.kv_heads);
         machine.threads.each(tasks.count(), |task| {
-            let (run, heads) = tasks.at(task);
+            let (piece, heads) = tasks.at(task);
             BUFFERS.with_borrow_mut(|buffers| {
-                for piece in run {
-                    let (lot, stretch) = (&lots[pieces[piece].0], pieces[piece].1);
-                    let lines = self.lines(lot);
-                    let (first, count) = (firsts[piece] + heads.start * lines, heads.len() * lines);
-                    self.queries(lot, heads.clone(), &mut buffers.q);
-                    // SAFETY: every (piece, head) has lines of its own, and belongs to one task.
-                    let part = unsafe { borrow(shared, first, count, width) };
-                    let task = (lot, heads.clone(), stretch);
-                    self.attend(machine, task, &buffers.q, (&mut buffers.scratch, part));
-                }
+                let (lot, stretch) = (&lots[pieces[piece].0], pieces[piece].1);
+                let lines = self.lines(lot);
+                let (first, count) = (firsts[piece] + heads.start * lines, heads.len() * lines);
+                self.queries(lot, heads.clone(), &mut buffers.q);
+                // SAFETY: every (piece, head) has lines of its own, and belongs to one task.
+                let part = unsafe { borrow(shared, first, count, width) };
+                self.attend(machine, (lot, heads, stretch), &buffers.q, (&mut buffers.scratch, part));
             });
         });
         firsts
@@ -302,11 +298,10 @@ unsafe fn borrow<'a>(
     }
 }
 
-/// Runs of pieces of work times runs of KV heads: all heads together where there are pieces enough, since rows of
-/// neighbouring heads lie beside each other, and so do the keys of neighbouring pieces.
+/// Pieces of work times runs of KV heads: all heads together where there are pieces enough, since rows of
+/// neighbouring heads lie beside each other.
 struct Tasks {
     pieces: usize,
-    pieces_each: usize,
     kv_heads: usize,
     heads_each: usize,
 }
@@ -315,25 +310,18 @@ impl Tasks {
     fn new(machine: &Machine, pieces: usize, kv_heads: usize) -> Self {
         let wanted = TASKS_PER_THREAD * machine.threads.count();
         let by_heads = wanted.div_ceil(pieces.max(1)).clamp(1, kv_heads.max(1));
-        Tasks { pieces, pieces_each: 1, kv_heads, heads_each: kv_heads.div_ceil(by_heads).max(1) }
-    }
-
-    /// Neighbouring pieces together, where they are alike and there are enough.
-    fn in_runs(mut self, machine: &Machine) -> Self {
-        self.pieces_each = (self.pieces / (TASKS_PER_THREAD * machine.threads.count())).max(1);
-        self
+        Tasks { pieces, kv_heads, heads_each: kv_heads.div_ceil(by_heads).max(1) }
     }
 
     fn count(&self) -> usize {
-        self.pieces.div_ceil(self.pieces_each) * self.kv_heads.div_ceil(self.heads_each)
+        self.pieces * self.kv_heads.div_ceil(self.heads_each)
     }
 
-    /// The pieces and the heads of a task.
-    fn at(&self, task: usize) -> (Range<usize>, Range<usize>) {
+    /// The piece and the heads of a task.
+    fn at(&self, task: usize) -> (usize, Range<usize>) {
         let runs = self.kv_heads.div_ceil(self.heads_each);
-        let (piece, head) = (task / runs * self.pieces_each, task % runs * self.heads_each);
-        let pieces = piece..(piece + self.pieces_each).min(self.pieces);
-        (pieces, head..(head + self.heads_each).min(self.kv_heads))
+        let head = task % runs * self.heads_each;
+        (task / runs, head..(head + self.heads_each).min(self.kv_heads))
     }
 }
 

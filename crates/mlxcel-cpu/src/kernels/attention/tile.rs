@@ -195,12 +195,13 @@ impl<'a> Ahead<'a> {
         while count > 0
             && let [row, rest @ ..] = self.rows
         {
-            prefetch(row.wrapping_add(self.at), LINE);
-            self.at += LINE;
+            let of_row = count.min((self.bytes.1 - self.at).div_ceil(LINE));
+            prefetch(row.wrapping_add(self.at), of_row * LINE);
+            self.at += of_row * LINE;
             if self.at >= self.bytes.1 {
                 (self.rows, self.at) = (rest, self.bytes.0);
             }
-            count -= 1;
+            count -= of_row;
         }
     }
 }
@@ -352,6 +353,9 @@ unsafe fn strip<S: Simd, R: Rows, const T: usize>(
     }
 }
 
+/// Rows between which others are asked for.
+const ROWS_AT_ONCE: usize = 4;
+
 /// `T` lines by `V` vectors, in registers.
 #[inline(always)]
 unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
@@ -371,8 +375,10 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
             }
         }
         for k in extent.rows.0..extent.rows.1 {
-            if let Some(ahead) = &mut ahead {
-                ahead.fetch(V * S::LANES * R::SIZE);
+            if let Some(ahead) = &mut ahead
+                && k.is_multiple_of(ROWS_AT_ONCE)
+            {
+                ahead.fetch(ROWS_AT_ONCE * V * S::LANES * R::SIZE);
             }
             let mut row = [S::splat(0.0); V];
             for v in 0..V {

@@ -12,19 +12,22 @@
 // Iterators over vectors are not always compiled with the level's instructions.
 #![allow(clippy::needless_range_loop)]
 
+use std::ops::Range;
+
 use super::activations::Activations;
-use super::codes::{AHEAD, Bits, Factors, Rare, Table, Unit};
+use super::codes::{Bits, Factors, Rare, Table, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 use super::part::{Part, Task, at, lanes};
 use crate::kernels::prefetch;
 use crate::simd::{Simd, SimdLevel};
 
-/// One panel with a few tokens.
+/// A few panels with a few tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     pub(super) level: SimdLevel,
     pub(super) format: &'a Format,
-    pub(super) panel: *const u8,
+    /// At most [`STREAMS`].
+    pub(super) panels: &'a [*const u8],
     pub(super) cols: usize,
     pub(super) x: &'a Activations<'a>,
     pub(super) first: usize,
@@ -32,17 +35,26 @@ pub(super) struct Product<'a> {
 
 /// Tokens of one product at most.
 pub(super) const TOKENS: usize = 4;
+/// Panels of one product at most.
+pub(super) const STREAMS: usize = 8;
+/// How far ahead of its use memory is asked for, in bytes of all panels together.
+const AHEAD: usize = 16 * 1024;
+
+/// For every panel the sums of every token, each for all rows of the panel.
+pub(super) type Sums = [[[f32; ROWS]; TOKENS]; STREAMS];
+
+type Floats<P> = <<P as Part>::Floats as Simd>::F;
 
 /// What a product is computed into.
-type Room<'a> = (&'a mut Factors, &'a mut [[f32; ROWS]; TOKENS]);
+type Room<'a> = (&'a mut Factors, &'a mut Sums);
 
 impl Product<'_> {
-    /// The sums of `tokens` tokens, each for all rows of the panel.
+    /// The sums of `tokens` tokens.
     ///
     /// # Safety
-    /// The machine must have the level, and it byte products; the panel must be whole and the tokens there.
-    pub(super) unsafe fn run(&self, tokens: usize, factors: &mut Factors) -> [[f32; ROWS]; TOKENS] {
-        let mut out = [[0.0; ROWS]; TOKENS];
+    /// The machine must have the level, and it byte products; the panels must be whole and the tokens there.
+    pub(super) unsafe fn run(&self, tokens: usize, factors: &mut Factors) -> Sums {
+        let mut out = [[[0.0; ROWS]; TOKENS]; STREAMS];
         let room = (factors, &mut out);
         // SAFETY: as the caller promises.
         unsafe {
@@ -112,67 +124,90 @@ impl Product<'_> {
     unsafe fn sums<U: Unit, P: Part, const N: usize, const T: usize, const BYTES: usize>(
         &self,
         unit: U,
-        tokens: std::ops::Range<usize>,
+        tokens: Range<usize>,
         (factors, out): Room<'_>,
     ) {
         let Product { format, cols, x, first, .. } = *self;
-        let zeros = [P::Floats::splat(0.0); N];
         let mut token = [first; T];
         for t in 0..T {
             token[t] = first + (tokens.start + t).min(tokens.end - 1);
         }
-        // Where each token's elements of the next group and their sum lie: to find them anew takes a division.
-        let mut limbs = token.map(|t| x.limbs(t, 0));
-        let mut sums = token.map(|t| x.sums(t, 0));
-        let mut from = self.panel;
-        let mut total = [zeros; T];
-        let bytes = format.group / UNIT * unit.bytes();
+        let mut from = [std::ptr::null(); STREAMS];
+        from[..self.panels.len()].copy_from_slice(self.panels);
         let (all, each) = (cols / format.group, BLOCK / format.group);
         for (block, first) in (0..all).step_by(each).enumerate() {
-            let groups = each.min(all - first);
-            // SAFETY: a panel is a sequence of blocks, each its scales and then the units of its codes; the tokens
-            // have as many elements.
-            unsafe {
-                factors.read::<P::Floats>(format, from, groups);
-                prefetch(from.wrapping_add(AHEAD), format.scale_bytes(groups));
-                from = from.add(format.scale_bytes(groups));
-                let mut part = [zeros; T];
-                for g in 0..groups {
-                    let group = first + g;
-                    let dots = self.dots::<U, P, N, T, BYTES>(unit, from, limbs);
-                    from = from.add(bytes);
-                    limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
-                    for n in 0..N {
-                        let row = n * lanes::<P>();
-                        let scale = P::Floats::load(factors.scales[g].as_ptr().add(row));
-                        let bias = P::Floats::load(factors.biases[g].as_ptr().add(row));
-                        for t in 0..T {
-                            let sum = P::Floats::splat(*sums[t]);
-                            let mut dot = joined::<P, N, BYTES>(&dots[t], n);
-                            if BYTES == 1 {
-                                dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t]).add(group)));
-                            }
-                            part[t][n] = P::Floats::fma(dot, scale, part[t][n]);
-                            part[t][n] = P::Floats::fma(sum, bias, part[t][n]);
+            let groups = first..all.min(first + each);
+            // To find where a token's elements and sums of a group lie takes divisions; those of the next one are near.
+            let places = token.map(|t| (x.limbs(t, groups.start), x.sums(t, groups.start)));
+            let mut coming = Coming::new(format, &from[..self.panels.len()]);
+            for (from, out) in from.iter_mut().zip(out.iter_mut()).take(self.panels.len()) {
+                // SAFETY: a panel is a sequence of blocks; the tokens have as many elements.
+                unsafe {
+                    let part = self.block::<U, P, N, T, BYTES>(
+                        unit,
+                        (from, groups.clone()),
+                        (token, places),
+                        factors,
+                        &mut coming,
+                    );
+                    for t in 0..T.min(tokens.len()) {
+                        let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(block) };
+                        for n in 0..N {
+                            let sum = out[tokens.start + t].as_mut_ptr().add(n * lanes::<P>());
+                            let total =
+                                P::Floats::fma(part[t][n], P::Floats::splat(scale), P::Floats::load(sum));
+                            P::Floats::store(sum, total);
                         }
-                    }
-                    sums = sums.map(|at| at.wrapping_add(x.width()));
-                }
-                for t in 0..T {
-                    let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(block) };
-                    for n in 0..N {
-                        total[t][n] = P::Floats::fma(part[t][n], P::Floats::splat(scale), total[t][n]);
                     }
                 }
             }
         }
-        for t in 0..T.min(tokens.len()) {
-            for n in 0..N {
-                // SAFETY: a row of the result has a number for every row of the panel.
-                unsafe {
-                    P::Floats::store(out[tokens.start + t].as_mut_ptr().add(n * lanes::<P>()), total[t][n]);
+    }
+
+    /// The sums of a block of some groups that begins at `from`, which is moved to its end.
+    ///
+    /// # Safety
+    /// As for [`Self::run`].
+    #[inline(always)]
+    unsafe fn block<U: Unit, P: Part, const N: usize, const T: usize, const BYTES: usize>(
+        &self,
+        unit: U,
+        (from, groups): (&mut *const u8, Range<usize>),
+        (token, places): ([usize; T], [(*const i8, *const f32); T]),
+        factors: &mut Factors,
+        coming: &mut Coming,
+    ) -> [[Floats<P>; N]; T] {
+        let Product { format, x, .. } = *self;
+        let mut limbs = places.map(|(limbs, _)| limbs);
+        let mut sums = places.map(|(_, sums)| sums);
+        let bytes = format.group / UNIT * unit.bytes();
+        // SAFETY: a block is its scales and then the units of its codes.
+        unsafe {
+            let mut part = [[P::Floats::splat(0.0); N]; T];
+            factors.read::<P::Floats>(format, *from, groups.len());
+            coming.fetch(format.scale_bytes(groups.len()));
+            *from = from.add(format.scale_bytes(groups.len()));
+            for (g, group) in groups.enumerate() {
+                let dots = self.dots::<U, P, N, T, BYTES>(unit, *from, limbs, coming);
+                *from = from.add(bytes);
+                limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
+                for n in 0..N {
+                    let row = n * lanes::<P>();
+                    let scale = P::Floats::load(factors.scales[g].as_ptr().add(row));
+                    let bias = P::Floats::load(factors.biases[g].as_ptr().add(row));
+                    for t in 0..T {
+                        let sum = P::Floats::splat(*sums[t]);
+                        let mut dot = joined::<P, N, BYTES>(&dots[t], n);
+                        if BYTES == 1 {
+                            dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t]).add(group)));
+                        }
+                        part[t][n] = P::Floats::fma(dot, scale, part[t][n]);
+                        part[t][n] = P::Floats::fma(sum, bias, part[t][n]);
+                    }
                 }
+                sums = sums.map(|at| at.wrapping_add(x.width()));
             }
+            part
         }
     }
 
@@ -186,6 +221,7 @@ impl Product<'_> {
         unit: U,
         from: *const u8,
         limbs: [*const i8; T],
+        coming: &mut Coming,
     ) -> [[[P::Sums; N]; BYTES]; T] {
         let (bytes, stride) = (unit.bytes(), self.x.stride());
         // SAFETY: as the caller promises: the units of the group are there, and the tokens' elements of it.
@@ -194,7 +230,7 @@ impl Product<'_> {
             for u in 0..self.format.group / UNIT {
                 let at = from.add(u * bytes);
                 let codes = unit.load::<P, N>(at);
-                prefetch(at.wrapping_add(AHEAD), bytes);
+                coming.fetch(bytes);
                 for t in 0..T {
                     let limbs = limbs[t].add(u * UNIT);
                     for i in 0..4 {
@@ -216,12 +252,42 @@ impl Product<'_> {
     }
 }
 
+/// What is asked for while a block of every panel is multiplied: as much as it has, from all panels in turn. Memory that
+/// is read in several places at a time comes faster than in one.
+struct Coming {
+    at: [*const u8; STREAMS],
+    next: usize,
+    count: usize,
+}
+
+impl Coming {
+    #[inline(always)]
+    fn new(format: &Format, from: &[*const u8]) -> Self {
+        let count = from.len();
+        // What lies nearer would be multiplied before its turn comes.
+        let ahead = (AHEAD / count).max(format.block_bytes(BLOCK).next_multiple_of(64));
+        let mut at = [std::ptr::null(); STREAMS];
+        for (at, from) in at.iter_mut().zip(from) {
+            *at = from.wrapping_add(ahead);
+        }
+        Coming { at, next: 0, count }
+    }
+
+    #[inline(always)]
+    fn fetch(&mut self, bytes: usize) {
+        let at = &mut self.at[self.next % STREAMS];
+        prefetch(*at, bytes);
+        *at = at.wrapping_add(bytes);
+        self.next = if self.next + 1 == self.count { 0 } else { self.next + 1 };
+    }
+}
+
 /// The sums of a number's bytes as the sum of the number. Two bytes fit a whole number; the third is added as `f32`.
 #[inline(always)]
 unsafe fn joined<P: Part, const N: usize, const BYTES: usize>(
     dots: &[[P::Sums; N]; BYTES],
     n: usize,
-) -> <P::Floats as Simd>::F {
+) -> Floats<P> {
     // SAFETY: the caller has the instructions.
     unsafe {
         if BYTES == 1 {

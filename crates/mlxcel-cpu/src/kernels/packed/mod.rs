@@ -203,10 +203,11 @@ impl Job<'_> {
         failure.into_inner().map_or(Ok(()), Err)
     }
 
-    /// How many panels are worth a task.
-    fn per_task(&self) -> usize {
-        let worth = self.packed.panel_bytes.max(1) * self.x.tokens.div_ceil(dots::TOKENS);
-        self.panels.len().div_ceil(TASKS * self.ctx.threads.count()).max(TASK_MIN.div_ceil(worth))
+    /// How many panels of every stream are worth a task.
+    fn per_task(&self, streams: usize) -> usize {
+        let worth = self.packed.panel_bytes.max(1) * streams * self.x.tokens.div_ceil(dots::TOKENS);
+        let fair = self.panels.len().div_ceil(streams * TASKS * self.ctx.threads.count());
+        fair.max(TASK_MIN.div_ceil(worth))
     }
 
     fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
@@ -239,24 +240,54 @@ impl Job<'_> {
         if tiled > 0 {
             self.in_byte_tiles(format, &x, tiled)?;
         }
-        self.spread((self.panels.len(), 1, self.per_task()), |panels| {
+        if tiled >= tokens {
+            return Ok(());
+        }
+        let streams = if tokens - tiled <= dots::TOKENS { self.streams() } else { 1 };
+        let apart = self.panels.len().div_ceil(streams);
+        self.spread((apart, 1, self.per_task(streams)), |lines| {
             let mut factors = Factors::new();
-            for p in panels {
-                let panel = self.packed.panel(self.panels.start + p);
+            for line in lines {
+                let panels = (line..self.panels.len()).step_by(apart);
+                let mut at = [std::ptr::null(); dots::STREAMS];
+                let mut count = 0;
+                for (at, p) in at.iter_mut().zip(panels.clone()) {
+                    *at = self.packed.panel(self.panels.start + p);
+                    count += 1;
+                }
                 for t in (tiled..tokens).step_by(dots::TOKENS) {
-                    let count = dots::TOKENS.min(tokens - t);
-                    // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                    let sums = unsafe {
-                        Product { level: self.ctx.level, format, panel, cols, x: &x, first: t }
-                            .run(count, &mut factors)
+                    let some = dots::TOKENS.min(tokens - t);
+                    let product = Product {
+                        level: self.ctx.level,
+                        format,
+                        panels: &at[..count],
+                        cols,
+                        x: &x,
+                        first: t,
                     };
-                    for (i, sums) in sums.iter().enumerate().take(count) {
-                        self.put(t + i, p, sums);
+                    // SAFETY: the level has the features; the panels lie in the buffer and the tokens are there.
+                    let sums = unsafe { product.run(some, &mut factors) };
+                    for (sums, p) in sums.iter().zip(panels.clone()) {
+                        for (i, sums) in sums.iter().enumerate().take(some) {
+                            self.put(t + i, p, sums);
+                        }
                     }
                 }
             }
             Ok(())
         })
+    }
+
+    /// At how many places the panels are read at a time: as many as leave all threads the same work, but for a little.
+    fn streams(&self) -> usize {
+        let (panels, threads) = (self.panels.len(), self.ctx.threads.count());
+        let mut streams = dots::STREAMS;
+        while streams > 1
+            && panels.div_ceil(streams).next_multiple_of(threads) * streams > panels + panels / 16
+        {
+            streams /= 2;
+        }
+        streams
     }
 }
 
