@@ -89,7 +89,7 @@ impl Job<'_> {
         tokens: usize,
     ) -> Result<(), EngineError> {
         let configuration = bytes::configuration(format, x.bytes);
-        self.spread((self.panels.len(), 1, self.per_task()), |panels| {
+        self.spread((self.panels.len(), 1, self.per_task(1)), |panels| {
             // SAFETY: the level has tiles, which includes the permission.
             let registers = unsafe { Registers::configure(&configuration) };
             let mut block = bytes::Block::new();
@@ -289,12 +289,15 @@ impl Walk<'_> {
         let is_whole = len == self.x.depth;
         let at = if is_whole { 0 } else { turn * pairs * tiles::PAIR_SUMS };
         let after = tiles.start + 2 * ((turn + 1) % turns);
-        let bytes = if turns > 1 { steps * PAIR_BYTES } else { 0 };
         let after = self.x.pair(after, start).cast();
-        let tokens = Coming { from: [after; 2], ways: 1, bytes, runs: 1, apart: 0 };
+        let tokens = Coming { from: [after; 2], ways: 1, bytes: steps * PAIR_BYTES, runs: 1, apart: 0 };
         let is_last = start + len == self.x.depth;
         for i in 0..pairs {
-            let ahead = [tokens.part((i, pairs), steps), next.part((turn * pairs + i, turns * pairs), steps)];
+            let ahead = if turns > 1 {
+                [tokens.part((i, pairs), steps), next.part((turn * pairs + i, turns * pairs), steps)]
+            } else {
+                self.after(panels, (start, len), i, next)
+            };
             let rows = [2 * i, (2 * i + 1).min(panels.len() - 1)].map(|p| self.rows(panels, p, start));
             let sums = self.sums[at + i * tiles::PAIR_SUMS..][..tiles::PAIR_SUMS].as_mut_ptr();
             let factors = (self.x.pair(tile, start), rows, steps);
@@ -315,6 +318,21 @@ impl Walk<'_> {
         if is_last && (self.gate.is_none() || tile >= self.x.rounded) {
             self.put(panels.clone(), tile, &self.sums[at..][..pairs * tiles::PAIR_SUMS]);
         }
+    }
+
+    /// The weights of the pair of panels after pair `i`, where one pair of tiles of tokens is all there is: what they are
+    /// multiplied with soon leaves no time for more.
+    fn after(&self, panels: &Range<usize>, stretch: (usize, usize), i: usize, next: &Coming) -> [Ahead; 2] {
+        let pair = 2 * (i + 1);
+        let steps = stretch.1 / STEP;
+        if pair < panels.len() {
+            let last = panels.end - 1;
+            return [pair, pair + 1].map(|p| {
+                let (at, bytes) = self.stored((panels.start + p).min(last), stretch);
+                Ahead::new(at, bytes, steps)
+            });
+        }
+        [0, 1].map(|run| next.run(run).map_or(Ahead::NOTHING, |at| Ahead::new(at, next.bytes, steps)))
     }
 
     /// The finished sums of some panels with a pair of tiles of tokens.
@@ -348,10 +366,16 @@ impl Walk<'_> {
             let (job, p) = self.job(p);
             for (i, tokens) in exact.chunks(dots::TOKENS).enumerate() {
                 let first = i * dots::TOKENS;
-                let product =
-                    Product { level: job.ctx.level, format, panel, cols: job.packed.cols, x, first };
+                let product = Product {
+                    level: job.ctx.level,
+                    format,
+                    panels: &[panel],
+                    cols: job.packed.cols,
+                    x,
+                    first,
+                };
                 // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                let sums = unsafe { product.run(tokens.len(), &mut factors) };
+                let [sums, ..] = unsafe { product.run(tokens.len(), &mut factors) };
                 for (token, sums) in tokens.iter().zip(&sums) {
                     job.put(*token, p, sums);
                 }
@@ -404,15 +428,18 @@ struct Coming {
 }
 
 impl Coming {
+    /// Where a run begins, if there are so many.
+    fn run(&self, run: usize) -> Option<*const u8> {
+        (run < self.runs).then(|| self.from[run % self.ways].wrapping_add(run / self.ways * self.apart))
+    }
+
     /// Part `i` of `count` of it, to be asked for in so many steps. A part is not asked for beyond its run.
     fn part(&self, (i, count): (usize, usize), steps: usize) -> Ahead {
         if count < self.runs || self.bytes == 0 {
             return Ahead::NOTHING;
         }
         let before = self.runs * self.bytes * i / count;
-        let run = before / self.bytes;
-        let from = self.from[run % self.ways];
-        let at = from.wrapping_add(run / self.ways * self.apart + before % self.bytes);
-        Ahead { at, lines: (self.runs * self.bytes).div_ceil(count * steps * 64) }
+        let at = self.run(before / self.bytes).map(|at| at.wrapping_add(before % self.bytes));
+        at.map_or(Ahead::NOTHING, |at| Ahead::new(at, (self.runs * self.bytes).div_ceil(count), steps))
     }
 }

@@ -31,6 +31,9 @@ pub(in crate::kernels) const TOKENS: usize = 16;
 pub(in crate::kernels) const STEP: usize = 32;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
+/// Bytes of a line of the caches, and places at which memory is asked for in turn, at most.
+const LINE: usize = 64;
+const PLACES: usize = 8;
 /// Sums of two tiles of tokens with two panels.
 pub(in crate::kernels) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
 
@@ -225,23 +228,39 @@ unsafe fn convert((x, cols): (*const f32, usize), depth: usize, half: usize, to:
     }
 }
 
-/// Memory that is read soon: where it begins, and how many lines of it are asked for at every step.
+/// Memory that is read soon: where it begins, and how much of it is asked for at every step: so many lines at each of some
+/// places at equal distances. Memory that is read at several places in turn comes faster than in one.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Ahead {
-    pub(super) at: *const u8,
-    pub(super) lines: usize,
+    at: *const u8,
+    lines: usize,
+    places: usize,
+    apart: usize,
 }
 
 impl Ahead {
-    pub(in crate::kernels) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0 };
+    pub(in crate::kernels) const NOTHING: Self =
+        Ahead { at: std::ptr::null(), lines: 0, places: 0, apart: 0 };
+
+    /// Some bytes in so many steps.
+    pub(super) fn new(at: *const u8, bytes: usize, steps: usize) -> Self {
+        let lines = bytes.div_ceil(steps * LINE);
+        let places = lines.clamp(1, PLACES);
+        let lines = lines.div_ceil(places);
+        Ahead { at, lines, places, apart: steps * lines * LINE }
+    }
 
     #[inline(always)]
     fn fetch(&mut self) {
-        for _ in 0..self.lines {
-            // SAFETY: asking for an address is no access.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
-            self.at = self.at.wrapping_add(64);
+        for place in 0..self.places {
+            for line in 0..self.lines {
+                // SAFETY: asking for an address is no access.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(place * self.apart + line * LINE).cast())
+                };
+            }
         }
+        self.at = self.at.wrapping_add(self.lines * LINE);
     }
 }
 
