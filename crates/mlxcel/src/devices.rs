@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use mlxcel_engine::Engine as _;
 use serde_json::json;
@@ -20,6 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   mlxcel devices
   mlxcel devices --calibrate
+  mlxcel devices --calibrate --engine cpu
   mlxcel devices --json";
 
 #[derive(Debug, Args)]
@@ -29,6 +30,9 @@ pub struct Devices {
     /// keep it for `mlxcel bench`, --engine auto and --device auto.
     #[arg(long)]
     pub calibrate: bool,
+    /// List and measure this engine only.
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineName>,
     /// Threads to calibrate [default: one for each core].
     #[arg(long, value_name = "N", requires = "calibrate")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -40,7 +44,11 @@ pub struct Devices {
 
 pub fn run(options: &Devices) -> Result<ExitCode> {
     let threads = options.threads.map(usize::from);
-    let listed = engines::list(threads)?;
+    let mut listed = engines::list(threads)?;
+    if let Some(engine) = options.engine {
+        listed.retain(|l| engines::name(l.engine) == Some(engine));
+        ensure!(!listed.is_empty(), "no device here is that engine's; `mlxcel devices` lists them all");
+    }
     if options.calibrate {
         calibrate(&listed, threads)?;
     }
@@ -57,10 +65,15 @@ pub fn run(options: &Devices) -> Result<ExitCode> {
 
 /// Measures what the processor and GPUs can do at most, and how fast each engine is on each of its devices.
 fn calibrate(listed: &[Listed], threads: Option<usize>) -> Result<()> {
-    let engine = engines::cpu::open(&CpuArgs::default(), threads)?;
-    let path = calibration::keep(&engine.caps().device, Calibration::measure(&engine)?)?;
-    say(&format!("note: kept in {}", path.display()));
-    engines::cuda::calibrate()?;
+    let has = |engine| listed.iter().any(|l| l.engine == engine);
+    if has("cpu") {
+        let engine = engines::cpu::open(&CpuArgs::default(), threads)?;
+        let path = calibration::keep(&engine.caps().device, Calibration::measure(&engine)?)?;
+        say(&format!("note: kept in {}", path.display()));
+    }
+    if has("cuda") {
+        engines::cuda::calibrate()?;
+    }
     for l in listed.iter().filter(|l| l.engine != "reference") {
         let Some(engine) = engines::name(l.engine) else { continue };
         let threads = threads_of(engine, threads);

@@ -52,6 +52,9 @@ pub(crate) struct Compared {
     pub(crate) gigabytes_per_s: Vec<f64>,
     /// What ours computed in a second of the prompt.
     pub(crate) gflop_per_s: Vec<f64>,
+    /// What part of the machine's reading and arithmetic that was, as measured just before.
+    pub(crate) read_share: Vec<f64>,
+    pub(crate) peak_share: Vec<f64>,
 }
 
 impl Contest<'_> {
@@ -62,6 +65,7 @@ impl Contest<'_> {
         for round in 0..rounds {
             for (index, row) in rows.iter().enumerate() {
                 eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
+                self.calibrate()?;
                 for (column, test) in self.tests().into_iter().enumerate() {
                     let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
                     let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
@@ -78,6 +82,16 @@ impl Contest<'_> {
         [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
     }
 
+    /// Measures what the machine can do in this minute, which `mlxcel bench` then takes shares of.
+    fn calibrate(&self) -> Result<()> {
+        let mut command = Command::new(&self.ours);
+        command.args(["devices", "--calibrate", "--engine", "cpu", "--json"]);
+        if let Some(threads) = self.options.threads {
+            command.arg("--threads").arg(threads.to_string());
+        }
+        output_of(command).map(|_| ())
+    }
+
     /// Runs ours for one cell and returns how many threads it had.
     fn run_ours(
         &self,
@@ -91,8 +105,14 @@ impl Contest<'_> {
         let compared = &mut results.rows[row];
         compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
         match column {
-            0 => compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64()),
-            1 => compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64()),
+            0 => {
+                compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64());
+                compared.peak_share.extend(measured["peak_share"].as_f64());
+            }
+            1 => {
+                compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64());
+                compared.read_share.extend(measured["read_share"].as_f64());
+            }
             _ => {}
         }
         Ok(report["threads"].as_u64().context("mlxcel bench reports threads")? as usize)

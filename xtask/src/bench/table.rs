@@ -11,14 +11,20 @@ pub(crate) fn markdown(results: &Results) -> String {
             (Some(ratio), Some((ours, theirs))) => format!("**{ratio:.2}** ({ours:.1} / {theirs:.1})"),
             _ => "-".to_owned(),
         });
-        let rates = [&row.gigabytes_per_s, &row.gflop_per_s]
-            .map(|rates| median(rates).map_or("-".to_owned(), |rate| format!("{rate:.1}")));
+        let rates = [(&row.gigabytes_per_s, &row.read_share), (&row.gflop_per_s, &row.peak_share)].map(
+            |(rates, shares)| {
+                let share =
+                    median(shares).map_or(String::new(), |share| format!(" ({:.0} %)", share * 100.0));
+                median(rates).map_or("-".to_owned(), |rate| format!("{rate:.1}{share}"))
+            },
+        );
         let cells: Vec<String> = [row.name.to_owned()].into_iter().chain(cells).chain(rates).collect();
         text += &format!("| {} |\n", cells.join(" | "));
     }
     text += &format!(
         "\nOurs ÷ llama.cpp, in brackets the tokens for each second of both; medians of {} rounds. GB/s: what ours reads when \
-         decoding at depth 0; GFLOP/s: what it computes of a prompt.\n\nMachine: {}\n",
+         decoding at depth 0; GFLOP/s: what it computes of a prompt; in brackets their part of what the machine was measured \
+         to do just before.\n\nMachine: {}\n",
         results.rounds, results.device
     );
     text
@@ -37,10 +43,13 @@ mod tests {
             theirs: [vec![4.0, 8.0, 100.0], vec![1.0], vec![4.0], vec![2.0]],
             gigabytes_per_s: vec![25.04],
             gflop_per_s: vec![],
+            read_share: vec![0.7, 0.9, 0.8],
+            peak_share: vec![],
         };
         let text = markdown(&Results { device: "a machine".to_owned(), rounds: 3, rows: vec![row] });
         let lines: Vec<&str> = text.lines().collect();
-        let cells = "**2.50** (20.0 / 8.0) | - | **1.50** (6.0 / 4.0) | **0.50** (1.0 / 2.0) | 25.0 | -";
+        let cells =
+            "**2.50** (20.0 / 8.0) | - | **1.50** (6.0 / 4.0) | **0.50** (1.0 / 2.0) | 25.0 (80 %) | -";
         assert_eq!(lines[2], format!("| tiny | {cells} |"));
         let bars = |line: &str| line.matches('|').count();
         assert!(bars(lines[0]) == bars(lines[1]) && bars(lines[1]) == bars(lines[2]), "{text}");

@@ -136,6 +136,9 @@ fn rates_are_compared_with_what_the_machine_was_calibrated_to() {
     let known = &devices["devices"][0]["calibration"];
     assert_eq!(known["threads"], 1);
     assert!(devices["devices"][1]["calibration"].is_null(), "only the processor's engine is measured");
+    let one = json(&["devices", "--engine", "cpu", "--threads", "1", "--calibrate", "--json"]);
+    assert_eq!(one["devices"].as_array().map(Vec::len), Some(1), "{one}");
+    let known = &one["devices"][0]["calibration"];
     let test = &json(&[&bench[..], &["-o", "json"]].concat())["tests"][0];
     let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of}"));
     let share = number(test, "gigabytes_per_s") / number(known, "read_gigabytes_per_s");
