@@ -40,40 +40,48 @@ pub(super) const STREAMS: usize = 8;
 /// How far ahead of its use memory is asked for, in bytes of all panels together.
 const AHEAD: usize = 16 * 1024;
 
-/// For every panel the sums of every token, each for all rows of the panel.
-pub(super) type Sums = [[[f32; ROWS]; TOKENS]; STREAMS];
+/// The sums of every token, each for all rows of a panel.
+type Sums = [[f32; ROWS]; TOKENS];
 
 type Floats<P> = <<P as Part>::Floats as Simd>::F;
 
-/// What a product is computed into.
-type Room<'a> = (&'a mut Factors, &'a mut Sums);
+/// What products are computed in, one after the other.
+pub(super) struct Room {
+    factors: Factors,
+    sums: [Sums; STREAMS],
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Room { factors: Factors::new(), sums: [[[0.0; ROWS]; TOKENS]; STREAMS] }
+    }
+}
 
 impl Product<'_> {
-    /// The sums of `tokens` tokens.
+    /// The sums of `tokens` tokens with every panel.
     ///
     /// # Safety
     /// The machine must have the level, and it byte products; the panels must be whole and the tokens there.
-    pub(super) unsafe fn run(&self, tokens: usize, factors: &mut Factors) -> Sums {
-        let mut out = [[[0.0; ROWS]; TOKENS]; STREAMS];
-        let room = (factors, &mut out);
+    pub(super) unsafe fn run<'r>(&self, tokens: usize, room: &'r mut Room) -> &'r [Sums] {
+        room.sums[..self.panels.len()].as_flattened_mut().fill([0.0; ROWS]);
         // SAFETY: as the caller promises.
         unsafe {
             match self.format.codes {
-                Codes::Four => self.with(Bits::<4>, tokens, room),
-                Codes::Six => self.with(Bits::<6>, tokens, room),
-                Codes::Eight => self.with(Bits::<8>, tokens, room),
+                Codes::Four => self.with(Bits::<4>, tokens, &mut *room),
+                Codes::Six => self.with(Bits::<6>, tokens, &mut *room),
+                Codes::Eight => self.with(Bits::<8>, tokens, &mut *room),
                 Codes::Table(table) if table.iter().any(|&entry| entry >= 128) => {
-                    self.with(Table(table), tokens, room)
+                    self.with(Table(table), tokens, &mut *room)
                 }
-                codes => self.with(Rare(codes), tokens, room),
+                codes => self.with(Rare(codes), tokens, &mut *room),
             }
         }
-        out
+        &room.sums[..self.panels.len()]
     }
 
     /// # Safety
     /// As for [`Self::run`].
-    unsafe fn with<U: Unit>(&self, unit: U, tokens: usize, room: Room<'_>) {
+    unsafe fn with<U: Unit>(&self, unit: U, tokens: usize, room: &mut Room) {
         // SAFETY: as the caller promises.
         unsafe {
             match self.x.bytes {
@@ -90,7 +98,7 @@ struct Few<'a, U, const BYTES: usize> {
     product: Product<'a>,
     unit: U,
     tokens: usize,
-    room: Room<'a>,
+    room: &'a mut Room,
 }
 
 impl<U: Unit, const BYTES: usize> Task for Few<'_, U, BYTES> {
@@ -98,18 +106,18 @@ impl<U: Unit, const BYTES: usize> Task for Few<'_, U, BYTES> {
 
     #[inline(always)]
     unsafe fn run<P: Part, const N: usize>(self) {
-        let Few { product, unit, tokens, room: (factors, out) } = self;
+        let Few { product, unit, tokens, room } = self;
         // SAFETY: as the caller of `Product::run` promises.
         unsafe {
             if tokens == 1 && BYTES > 1 {
-                return product.sums::<U, P, N, 1, BYTES>(unit, 0..1, (factors, out));
+                return product.sums::<U, P, N, 1, BYTES>(unit, 0..1, room);
             }
             // Absent tokens repeat the last; nobody reads their sums.
             if P::TOKENS == TOKENS || BYTES == 1 {
-                return product.sums::<U, P, N, TOKENS, BYTES>(unit, 0..tokens, (factors, out));
+                return product.sums::<U, P, N, TOKENS, BYTES>(unit, 0..tokens, room);
             }
             for start in (0..tokens).step_by(2) {
-                product.sums::<U, P, N, 2, BYTES>(unit, start..tokens, (&mut *factors, &mut *out));
+                product.sums::<U, P, N, 2, BYTES>(unit, start..tokens, &mut *room);
             }
         }
     }
@@ -125,7 +133,7 @@ impl Product<'_> {
         &self,
         unit: U,
         tokens: Range<usize>,
-        (factors, out): Room<'_>,
+        room: &mut Room,
     ) {
         let Product { format, cols, x, first, .. } = *self;
         let mut token = [first; T];
@@ -140,14 +148,14 @@ impl Product<'_> {
             // To find where a token's elements and sums of a group lie takes divisions; those of the next one are near.
             let places = token.map(|t| (x.limbs(t, groups.start), x.sums(t, groups.start)));
             let mut coming = Coming::new(format, &from[..self.panels.len()]);
-            for (from, out) in from.iter_mut().zip(out.iter_mut()).take(self.panels.len()) {
+            for (from, out) in from.iter_mut().zip(&mut room.sums).take(self.panels.len()) {
                 // SAFETY: a panel is a sequence of blocks; the tokens have as many elements.
                 unsafe {
                     let part = self.block::<U, P, N, T, BYTES>(
                         unit,
                         (from, groups.clone()),
                         (token, places),
-                        factors,
+                        &mut room.factors,
                         &mut coming,
                     );
                     for t in 0..T.min(tokens.len()) {

@@ -40,7 +40,6 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
 use self::activations::{Activations, TILE};
-use self::codes::Factors;
 use self::dots::Product;
 use self::format::{BLOCK, Format, ROWS};
 #[cfg(target_arch = "x86_64")]
@@ -246,7 +245,7 @@ impl Job<'_> {
         let streams = if tokens - tiled <= dots::TOKENS { self.streams() } else { 1 };
         let apart = self.panels.len().div_ceil(streams);
         self.spread((apart, 1, self.per_task(streams)), |lines| {
-            let mut factors = Factors::new();
+            let mut room = dots::Room::new();
             for line in lines {
                 let panels = (line..self.panels.len()).step_by(apart);
                 let mut at = [std::ptr::null(); dots::STREAMS];
@@ -266,7 +265,7 @@ impl Job<'_> {
                         first: t,
                     };
                     // SAFETY: the level has the features; the panels lie in the buffer and the tokens are there.
-                    let sums = unsafe { product.run(some, &mut factors) };
+                    let sums = unsafe { product.run(some, &mut room) };
                     for (sums, p) in sums.iter().zip(panels.clone()) {
                         for (i, sums) in sums.iter().enumerate().take(some) {
                             self.put(t + i, p, sums);
@@ -281,13 +280,10 @@ impl Job<'_> {
     /// At how many places the panels are read at a time: as many as leave all threads the same work, but for a little.
     fn streams(&self) -> usize {
         let (panels, threads) = (self.panels.len(), self.ctx.threads.count());
-        let mut streams = dots::STREAMS;
-        while streams > 1
-            && panels.div_ceil(streams).next_multiple_of(threads) * streams > panels + panels / 16
-        {
-            streams /= 2;
-        }
-        streams
+        let tasks_of = |streams: usize| panels.div_ceil(streams).next_multiple_of(threads);
+        let fair =
+            (1..=dots::STREAMS).rev().find(|&streams| tasks_of(streams) * streams <= panels + panels / 16);
+        fair.unwrap_or(1)
     }
 }
 

@@ -11,7 +11,6 @@ use std::slice;
 use mlxcel_engine::EngineError;
 
 use super::activations::Activations;
-use super::codes::Factors;
 use super::dots::Product;
 use super::format::{BLOCK, Format, ROWS};
 use super::gated::{self, Gate, Pending};
@@ -360,7 +359,7 @@ impl Walk<'_> {
 
     /// Exact tokens, in whole numbers, with some panels.
     fn put_beside(&self, panels: Range<usize>, format: &Format, (x, exact): (&Activations<'_>, &[usize])) {
-        let mut factors = Factors::new();
+        let mut room = dots::Room::new();
         for p in panels {
             let (panel, _) = self.stored(p, (0, 0));
             let (job, p) = self.job(p);
@@ -375,8 +374,8 @@ impl Walk<'_> {
                     first,
                 };
                 // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                let [sums, ..] = unsafe { product.run(tokens.len(), &mut factors) };
-                for (token, sums) in tokens.iter().zip(&sums) {
+                let sums = unsafe { product.run(tokens.len(), &mut room) };
+                for (token, sums) in tokens.iter().zip(&sums[0]) {
                     job.put(*token, p, sums);
                 }
             }
