@@ -126,6 +126,29 @@ fn every_packed_format_multiplies_as_its_decoded_numbers() {
 }
 
 #[test]
+fn panels_that_are_read_in_turn_multiply_as_those_that_follow_each_other() {
+    let mut r = Random(58);
+    let cols = 576;
+    let affine = QuantFormat::Affine { bits: 4, group: 64, scale: ScaleType::F16 };
+    // Places with as many panels each, and a last one with fewer.
+    for rows in [8 * 16 * 3, 47 * 16, 47 * 16 - 5] {
+        for format in [QuantFormat::Gguf(GgufFormat::Q4_1), QuantFormat::Gguf(GgufFormat::Q8_0), affine] {
+            let w = packed(&mut r, format, rows, cols);
+            for tokens in [1, 3, 4] {
+                let x = r.tensor(DType::F32, &[tokens, cols]);
+                let expected = exact(&x, &w, None);
+                let case = linear_case(&w, x, None);
+                for engine in engines() {
+                    let what =
+                        format!("{rows} rows of {}, {tokens} tokens, {}", w.dtype, engine.caps().device);
+                    assert_near(&case.run(&engine)[0], &expected, 2e-6, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_not_finite_spoils_its_own_row_and_no_other() {
     let mut r = Random(57);
     let w = packed(&mut r, QuantFormat::Gguf(GgufFormat::Q4K), 16, 512);
