@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     shell::run(command)
 }
 
-/// Runs the server's soak for so long; `run` does it for less than a minute.
+/// Runs the server's soak for so long; `run` does it for two minutes.
 pub(crate) fn soak(minutes: u64) -> Result<()> {
     let mut command =
         shell::cargo(&["test", "--package", "mlxcel-server", "--test", "soak", "--", "--nocapture"]);

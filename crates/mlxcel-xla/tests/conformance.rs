@@ -144,15 +144,40 @@ fn ops_agree_with_torch_and_keep_the_rules_of_the_seam() {
     ops::seam(&processor()).assert_clean();
 }
 
-/// The groups whose forms are this engine's own; the others are primitives that torch has judged.
-#[test]
-fn ops_agree_with_the_reference() {
-    for group in [Group::Paged, Group::Control] {
-        ops::against_reference(&processor(), group).assert_clean();
+/// The groups whose forms are this engine's own; the others are primitives that torch has judged. One test for each, since
+/// together they take longer than all others beside them.
+mod ops_agree_with_the_reference {
+    use super::*;
+
+    fn check(engine: &XlaEngine, group: Group) {
+        ops::against_reference(engine, group).assert_clean();
     }
+
+    #[test]
+    fn paged() {
+        check(&processor(), Group::Paged);
+    }
+
+    #[test]
+    fn control() {
+        check(&processor(), Group::Control);
+    }
+
     // A processor has weights decoded when they are loaded.
-    for group in [Group::Packed, Group::PackedHalves, Group::PackedRows] {
-        ops::against_reference(&accelerator(), group).assert_clean();
+
+    #[test]
+    fn packed() {
+        check(&accelerator(), Group::Packed);
+    }
+
+    #[test]
+    fn packed_halves() {
+        check(&accelerator(), Group::PackedHalves);
+    }
+
+    #[test]
+    fn packed_rows() {
+        check(&accelerator(), Group::PackedRows);
     }
 }
 
