@@ -19,7 +19,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::activations::{Activations, TILE as TOKENS};
-use super::codes::{AHEAD, Factors};
+use super::codes::Factors;
 use super::decode;
 use super::format::{BLOCK, Format, ROWS};
 use super::tiles::{Configuration, Registers};
@@ -27,6 +27,8 @@ use crate::kernels::prefetch;
 
 /// Elements of a tile along `k` at most.
 const STEP_MAX: usize = 64;
+/// How far ahead of its use a panel is asked for, in bytes: the processor's own guess comes too late.
+const AHEAD: usize = 4096;
 /// Bytes of a tile of sums.
 const SUMS: usize = TOKENS * ROWS * 4;
 

@@ -9,9 +9,6 @@ use super::format::{Codes, Format, GROUPS, ROWS, Scales, UNIT};
 use super::part::{Part, lanes};
 use crate::simd::Simd;
 
-/// How far ahead of its use a panel is asked for, in bytes: the processor's own guess comes too late for few tokens.
-pub(super) const AHEAD: usize = 4096;
-
 /// Scales and biases of a block as `f32`.
 #[repr(align(64))]
 pub(super) struct Factors {
