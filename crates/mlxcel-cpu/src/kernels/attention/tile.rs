@@ -173,7 +173,7 @@ pub(super) fn with_numbers<S: Simd>(dtype: DType, work: impl OfNumbers) {
 /// Bytes that the processor gets at once.
 const LINE: usize = 64;
 
-/// Rows that will be read soon, and which bytes behind their addresses. They are asked for in the order in which they lie.
+/// Rows that will be read soon, and which bytes behind their addresses. They are asked for in the order in which they are listed.
 #[derive(Debug)]
 pub(super) struct Ahead<'a> {
     rows: &'a [*const u8],

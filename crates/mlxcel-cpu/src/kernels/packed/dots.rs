@@ -283,6 +283,7 @@ impl Coming {
 
     #[inline(always)]
     fn fetch(&mut self, bytes: usize) {
+        // The remainder is the number itself, and spares a check.
         let at = &mut self.at[self.next % STREAMS];
         prefetch(*at, bytes);
         *at = at.wrapping_add(bytes);
