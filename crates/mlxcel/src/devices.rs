@@ -46,6 +46,14 @@ pub fn run(options: &Devices) -> Result<ExitCode> {
     let threads = options.threads.map(usize::from);
     let mut listed = engines::list(threads)?;
     if let Some(engine) = options.engine {
+        ensure!(
+            engine != EngineName::Auto,
+            "auto is a choice among engines; give --engine one that `mlxcel devices` lists"
+        );
+        ensure!(
+            !options.calibrate || engine != EngineName::Reference,
+            "the reference engine only checks others and is not measured; give --engine another, or no --calibrate"
+        );
         listed.retain(|l| engines::name(l.engine) == Some(engine));
         ensure!(!listed.is_empty(), "no device here is that engine's; `mlxcel devices` lists them all");
     }
