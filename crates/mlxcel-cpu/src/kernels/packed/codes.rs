@@ -17,7 +17,7 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Factors { scales: [[0.0; ROWS]; GROUPS], biases: [[0.0; ROWS]; GROUPS] }
     }
 

@@ -12,6 +12,7 @@
 // Iterators over vectors are not always compiled with the level's instructions.
 #![allow(clippy::needless_range_loop)]
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::activations::Activations;
@@ -45,15 +46,21 @@ type Sums = [[f32; ROWS]; TOKENS];
 
 type Floats<P> = <<P as Part>::Floats as Simd>::F;
 
-/// What products are computed in, one after the other.
+/// What products are computed in, one after the other. A thread keeps it, since to clear it would take a small task's time.
 pub(super) struct Room {
     factors: Factors,
     sums: [Sums; STREAMS],
 }
 
+thread_local! {
+    static ROOM: RefCell<Room> =
+        const { RefCell::new(Room { factors: Factors::new(), sums: [[[0.0; ROWS]; TOKENS]; STREAMS] }) };
+}
+
 impl Room {
-    pub(super) fn new() -> Self {
-        Room { factors: Factors::new(), sums: [[[0.0; ROWS]; TOKENS]; STREAMS] }
+    /// Calls `work` with the thread's.
+    pub(super) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> R {
+        ROOM.with_borrow_mut(work)
     }
 }
 
@@ -63,7 +70,7 @@ impl Product<'_> {
     /// # Safety
     /// The machine must have the level, and it byte products; the panels must be whole and the tokens there.
     pub(super) unsafe fn run<'r>(&self, tokens: usize, room: &'r mut Room) -> &'r [Sums] {
-        room.sums[..self.panels.len()].as_flattened_mut().fill([0.0; ROWS]);
+        room.sums[..self.panels.len()].iter_mut().for_each(|sums| sums[..tokens].fill([0.0; ROWS]));
         // SAFETY: as the caller promises.
         unsafe {
             match self.format.codes {

@@ -245,34 +245,30 @@ impl Job<'_> {
         let streams = if tokens - tiled <= dots::TOKENS { self.streams() } else { 1 };
         let apart = self.panels.len().div_ceil(streams);
         self.spread((apart, 1, self.per_task(streams)), |lines| {
-            let mut room = dots::Room::new();
-            for line in lines {
-                let panels = (line..self.panels.len()).step_by(apart);
-                let mut at = [std::ptr::null(); dots::STREAMS];
-                let mut count = 0;
-                for (at, p) in at.iter_mut().zip(panels.clone()) {
-                    *at = self.packed.panel(self.panels.start + p);
-                    count += 1;
-                }
-                for t in (tiled..tokens).step_by(dots::TOKENS) {
-                    let some = dots::TOKENS.min(tokens - t);
-                    let product = Product {
-                        level: self.ctx.level,
-                        format,
-                        panels: &at[..count],
-                        cols,
-                        x: &x,
-                        first: t,
-                    };
-                    // SAFETY: the level has the features; the panels lie in the buffer and the tokens are there.
-                    let sums = unsafe { product.run(some, &mut room) };
-                    for (sums, p) in sums.iter().zip(panels.clone()) {
-                        for (i, sums) in sums.iter().enumerate().take(some) {
-                            self.put(t + i, p, sums);
+            dots::Room::with(|room| {
+                for line in lines {
+                    let panels = (line..self.panels.len()).step_by(apart);
+                    let mut at = [std::ptr::null(); dots::STREAMS];
+                    let mut count = 0;
+                    for (at, p) in at.iter_mut().zip(panels.clone()) {
+                        *at = self.packed.panel(self.panels.start + p);
+                        count += 1;
+                    }
+                    for t in (tiled..tokens).step_by(dots::TOKENS) {
+                        let some = dots::TOKENS.min(tokens - t);
+                        let panels_at = &at[..count];
+                        let level = self.ctx.level;
+                        let product = Product { level, format, panels: panels_at, cols, x: &x, first: t };
+                        // SAFETY: the level has the features; the panels lie in the buffer and the tokens are there.
+                        let sums = unsafe { product.run(some, room) };
+                        for (sums, p) in sums.iter().zip(panels.clone()) {
+                            for (i, sums) in sums.iter().enumerate().take(some) {
+                                self.put(t + i, p, sums);
+                            }
                         }
                     }
                 }
-            }
+            });
             Ok(())
         })
     }

@@ -192,10 +192,11 @@ pub(super) fn in_tiles(
     let cut = Cut::new(x.tiles, x.depth, is_decoded);
     let panels = job.panels.len() * jobs.len();
     let per_task = panels.div_ceil(TASKS * job.ctx.threads.count()).min(TOGETHER);
+    let configuration = tiles::of_lines(x.lines);
     job.spread((panels, 2 * jobs.len(), per_task), |panels| {
         ROOM.with_borrow_mut(|room| {
             // SAFETY: the level has tiles, which includes the permission.
-            let registers = unsafe { Registers::configure(&tiles::WHOLE) };
+            let registers = unsafe { Registers::configure(&configuration) };
             let turns = if cut.stretch < x.depth { x.tiles.min(TILES) / 2 } else { 1 };
             let decoded = if is_decoded { cut.panels * cut.stretch * ROWS } else { 0 };
             let (sums, decoded) = room.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
@@ -359,27 +360,22 @@ impl Walk<'_> {
 
     /// Exact tokens, in whole numbers, with some panels.
     fn put_beside(&self, panels: Range<usize>, format: &Format, (x, exact): (&Activations<'_>, &[usize])) {
-        let mut room = dots::Room::new();
-        for p in panels {
-            let (panel, _) = self.stored(p, (0, 0));
-            let (job, p) = self.job(p);
-            for (i, tokens) in exact.chunks(dots::TOKENS).enumerate() {
-                let first = i * dots::TOKENS;
-                let product = Product {
-                    level: job.ctx.level,
-                    format,
-                    panels: &[panel],
-                    cols: job.packed.cols,
-                    x,
-                    first,
-                };
-                // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
-                let sums = unsafe { product.run(tokens.len(), &mut room) };
-                for (token, sums) in tokens.iter().zip(&sums[0]) {
-                    job.put(*token, p, sums);
+        dots::Room::with(|room| {
+            for p in panels {
+                let (panel, _) = self.stored(p, (0, 0));
+                let (job, p) = self.job(p);
+                for (i, tokens) in exact.chunks(dots::TOKENS).enumerate() {
+                    let (level, first) = (job.ctx.level, i * dots::TOKENS);
+                    let product =
+                        Product { level, format, panels: &[panel], cols: job.packed.cols, x, first };
+                    // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
+                    let sums = unsafe { product.run(tokens.len(), room) };
+                    for (token, sums) in tokens.iter().zip(&sums[0]) {
+                        job.put(*token, p, sums);
+                    }
                 }
             }
-        }
+        });
     }
 
     /// Makes `bf16` numbers of a stretch of some panels, if they are not.

@@ -59,16 +59,21 @@ impl Configuration {
     }
 }
 
-/// The registers as products of `bf16` use them: all of them sixteen rows of 64 bytes.
-pub(in crate::kernels) static WHOLE: Configuration = {
-    let mut whole = Configuration::new();
+/// The registers as products of `bf16` use them: four of sums, two of tokens, with so many lines, and two of rows, all of
+/// 64 bytes. A product takes as long as there are lines: with sixteen of them, fifteen of zeros, a single token is multiplied
+/// no faster than rows come from memory, and while a neighbour uses the core slower.
+pub(in crate::kernels) const fn of_lines(lines: usize) -> Configuration {
+    let mut configuration = Configuration::new();
     let mut register = 0;
     while register < 8 {
-        whole.set(register, 16, 64);
+        configuration.set(register, if register < 6 { lines } else { 16 }, 64);
         register += 1;
     }
-    whole
-};
+    configuration
+}
+
+/// All registers full.
+pub(in crate::kernels) static WHOLE: Configuration = of_lines(TOKENS);
 
 /// A thread's tile registers, configured while this lives.
 pub(in crate::kernels) struct Registers(());
@@ -100,6 +105,8 @@ pub(super) struct Tokens<'a> {
     pub(super) rounded: usize,
     /// Elements of `k`, whole steps.
     pub(super) depth: usize,
+    /// Lines of a tile that may hold tokens.
+    pub(super) lines: usize,
     _memory: Scratch<'a>,
 }
 
@@ -116,9 +123,10 @@ impl<'a> Tokens<'a> {
         let depth = cols.next_multiple_of(STEP);
         let first = rounded.div_ceil(TOKENS).next_multiple_of(2);
         let tiles = first + 2 * exact.div_ceil(TOKENS);
+        let lines = if tiles > 2 { TOKENS } else { rounded.max(exact).clamp(1, TOKENS) };
         let mut memory = ctx.pool.take(tiles * TOKENS * depth * 2)?;
         let base: *mut u16 = memory.buffer().ptr().cast();
-        Ok(Tokens { base, tiles, rounded: first, depth, _memory: memory })
+        Ok(Tokens { base, tiles, rounded: first, depth, lines, _memory: memory })
     }
 
     /// From rows of `f32`: the first `rounded` tokens in one half, and those that `exact` numbers in two.
@@ -160,7 +168,7 @@ impl<'a> Tokens<'a> {
         unsafe { self.fill(ctx, self.rounded..self.tiles, token, cols) };
     }
 
-    /// Some tiles, line by line: zeros where there is no row.
+    /// Some tiles, line by line: zeros where there is no row, unless no tile has the line.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -175,6 +183,9 @@ impl<'a> Tokens<'a> {
         let per_task = ctx.threads.lines_per_task(lines, self.depth).next_multiple_of(TOKENS);
         ctx.threads.each(lines.div_ceil(per_task), |task| {
             for line in first + task * per_task..first + ((task + 1) * per_task).min(lines) {
+                if line % TOKENS >= self.lines {
+                    continue;
+                }
                 let tile = line / TOKENS;
                 let half = if tile < self.rounded { 0 } else { tile % 2 };
                 let x = row(line).map_or((std::ptr::null(), 0), |row| (row, cols));
