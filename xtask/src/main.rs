@@ -8,6 +8,7 @@ mod fetch;
 mod golden;
 mod iree;
 mod kernels;
+mod lanes;
 mod mlx;
 mod python;
 mod shell;

@@ -1,12 +1,12 @@
-//! `cargo xtask test`: fetches the models and corpora that tests run on, then runs `cargo test` over the whole
-//! workspace.
+//! `cargo xtask test`: fetches the models and corpora that tests run on, then runs the tests of the whole workspace, or
+//! those that arguments of `cargo test` choose.
 
 use std::{env, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
 
-use crate::{clients, fetch, iree, mlx, shell};
+use crate::{clients, fetch, iree, lanes, mlx, shell};
 
 /// The variables by which tests find real models, and what is fetched for each that is not already set.
 const MODELS: [(&str, Member<'static>); 2] =
@@ -54,11 +54,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             command.env(variable, value);
         }
     }
-    command.args(arguments);
     for (variable, path) in fetched()? {
         eprintln!("xtask: {variable}={}", path.display());
         command.env(variable, path);
     }
+    if arguments.is_empty() {
+        return lanes::run(command);
+    }
+    command.args(arguments);
     shell::run(command)
 }
 
