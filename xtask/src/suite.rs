@@ -1,7 +1,7 @@
 //! `cargo xtask test`: fetches the models and corpora that tests run on, then runs the tests of the whole workspace, or
 //! those that arguments of `cargo test` choose.
 
-use std::{env, path::PathBuf};
+use std::{env, ffi::OsString, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use mlxcel_hub::{CORPORA, Hub, MINILM, Member, SMOLLM2, STORIES15M, Settings, Stderr, XLLAMACPP};
@@ -38,31 +38,35 @@ const CORPUS_VARIABLES: [&str; CORPORA.len()] = [
 
 /// Runs every test, or those that `arguments` choose.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let mut command = shell::cargo(&["test"]);
     let chosen = arguments.iter().any(|argument| argument == "-p" || argument.starts_with("--package"));
-    if !chosen {
-        command.arg("--workspace");
-    }
+    let mut flags = if chosen { vec![] } else { vec!["--workspace"] };
+    let mut variables: Vec<(&str, OsString)> = vec![];
     if !chosen || arguments.iter().any(|argument| argument.ends_with(WITH_IREE)) {
         let iree = iree::found(&Hub::new(Settings::from_env()?, Stderr::new()))?;
         if !iree.is_empty() {
             // One build for all tests: another for this crate alone would compile what they share again.
-            command.args(["--features", iree::FEATURE]);
+            flags.extend(["--features", iree::FEATURE]);
         }
-        for (variable, value) in iree {
-            eprintln!("xtask: {variable}={}", value.display());
-            command.env(variable, value);
-        }
+        variables.extend(iree);
     }
-    for (variable, path) in fetched()? {
-        eprintln!("xtask: {variable}={}", path.display());
-        command.env(variable, path);
+    variables.extend(fetched()?.into_iter().map(|(variable, path)| (variable, path.into())));
+    for (variable, value) in &variables {
+        eprintln!("xtask: {variable}={}", value.display());
     }
-    if arguments.is_empty() {
-        return lanes::run(command);
+    let command = || {
+        let mut command = shell::cargo(&["test"]);
+        command.args(&flags).envs(variables.iter().cloned());
+        command
+    };
+    if !arguments.is_empty() {
+        let mut command = command();
+        command.args(arguments);
+        return shell::run(command);
     }
-    command.args(arguments);
-    shell::run(command)
+    lanes::run(command())?;
+    let mut examples = command();
+    examples.arg("--doc");
+    shell::run(examples)
 }
 
 /// Runs the server's soak for so long; `run` does it for two minutes.
