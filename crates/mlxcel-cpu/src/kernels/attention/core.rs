@@ -160,6 +160,8 @@ pub(super) struct Scratch {
     pub(super) scores: Vec<f32>,
     /// Where keys and values of a stretch lie.
     pub(super) rows: [Vec<*const u8>; 2],
+    /// The same in the order in which a whole stretch is read.
+    pub(super) spread: [Vec<*const u8>; 2],
     /// The steps of the keys and values of a tile, where they are codes.
     steps: [[f32; KEYS]; 2],
     #[cfg(target_arch = "x86_64")]
@@ -173,6 +175,7 @@ impl Default for Scratch {
             values: vec![],
             scores: vec![],
             rows: [vec![], vec![]],
+            spread: [vec![], vec![]],
             steps: [[1.0; KEYS]; 2],
             #[cfg(target_arch = "x86_64")]
             tiles: Default::default(),

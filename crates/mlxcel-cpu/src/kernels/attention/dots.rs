@@ -2,8 +2,8 @@
 //! weighted rows of values.
 //!
 //! Memory is what such a query waits for: of a stretch the keys are visited and then the values, [`CHUNK`] of them with all
-//! heads of a run before the next, and beside every few of them those of the next chunk are asked for. What was asked for
-//! stays in the first-level cache until then. A stretch that is seen whole is read at [`STREAMS`] places in turn, since
+//! heads of a run before the next, and beside every few of them those at the same place of the next chunk are asked for, which
+//! stay in the first-level cache until then. A stretch that is seen whole is read at [`STREAMS`] places in turn, since
 //! memory gives more that way. The softmax runs once over the stretch, while nothing is asked for.
 //!
 //! Batch invariance: in which order values are added depends on nothing but the keys that the query sees.
@@ -31,7 +31,7 @@ const STREAMS: usize = 8;
 const APART: usize = STRETCH / STREAMS;
 
 /// Keys that are multiplied side by side.
-const SIDE_BY_SIDE: usize = 4;
+const SIDE_BY_SIDE: usize = Ahead::AT_ONCE;
 
 /// Rows of keys or values, from the first head of a run on.
 #[derive(Clone, Copy)]
@@ -56,10 +56,10 @@ impl<'a> Side<'a> {
         self.offset + head * self.head_bytes
     }
 
-    /// A chunk's rows of some heads.
+    /// A chunk's rows of a head.
     #[inline(always)]
-    fn ahead(&self, heads: usize, lane: usize) -> Ahead<'a> {
-        Ahead::new(&self.rows[lane..lane + CHUNK], (self.offset, self.at(heads)))
+    fn ahead(&self, head: usize, lane: usize) -> Ahead<'a> {
+        Ahead { rows: &self.rows[lane..lane + CHUNK], offset: self.at(head) }
     }
 }
 
@@ -122,12 +122,13 @@ impl Attend<'_> {
         let rows = self.rows(base);
         let end = base + STRETCH;
         let is_whole = |&(lo, hi): &(usize, usize)| lo <= base && end <= hi;
-        let spread = self.ranges.iter().any(is_whole).then(|| rows.each_ref().map(|rows| spread(rows)));
+        let mut spread = std::mem::take(&mut self.scratch.spread);
+        if self.ranges.iter().any(is_whole) {
+            rows.iter().zip(&mut spread).for_each(|(rows, spread)| fill_spread(rows, spread));
+        }
         let lanes = |range: &(usize, usize)| {
-            spread
-                .as_ref()
-                .filter(|_| is_whole(range))
-                .map_or([&rows[0][..], &rows[1][..]], |spread| [&spread[0][..], &spread[1][..]])
+            let of = if is_whole(range) { &spread } else { &rows };
+            [&of[0][..], &of[1][..]]
         };
         let next = self.next(end, rows[0][self.keys.0 - base]);
         for head in self.heads.clone().step_by(at_once) {
@@ -155,7 +156,7 @@ impl Attend<'_> {
                 }
             }
         }
-        self.scratch.rows = rows;
+        (self.scratch.rows, self.scratch.spread) = (rows, spread);
     }
 
     /// The first chunk of keys that is read in the next stretch, if there is one: nothing is worth asking for behind the
@@ -224,8 +225,13 @@ impl Attend<'_> {
 
 /// A whole stretch in the order in which it is read.
 #[inline(always)]
-fn spread(rows: &[*const u8]) -> [*const u8; STRETCH] {
-    std::array::from_fn(|lane| rows[lane % STREAMS * APART + lane / STREAMS])
+fn fill_spread(rows: &[*const u8], spread: &mut Vec<*const u8>) {
+    spread.resize(STRETCH, std::ptr::null());
+    for (stream, rows) in rows.chunks(APART).enumerate() {
+        for (row, to) in rows.iter().zip(spread[stream..].iter_mut().step_by(STREAMS)) {
+            *to = *row;
+        }
+    }
 }
 
 /// `sums[line][key]` become the products of lines with keys.
@@ -242,15 +248,16 @@ impl OfNumbers for Score<'_> {
         let (mut chunk, end) = visit.lanes();
         while chunk < end {
             let (next, lane) = visit.after_keys(chunk);
-            let mut ahead = next.ahead(visit.heads, lane);
             for head in 0..visit.heads {
+                let ahead = next.ahead(head, lane);
                 let keys = Stored::<N>::new(visit.keys.rows, visit.keys.at(head));
                 let mut t = 0;
                 while t < visit.group {
                     let count = sharing(visit.group - t);
                     let left = (left.from(head * visit.lines_per_head + t), visit.keys.width);
                     let sums = sums.from(head * visit.group + t);
-                    let place = (chunk, &mut ahead);
+                    // Once is enough.
+                    let place = (chunk, if t == 0 { Some(ahead) } else { None });
                     // SAFETY: the lines are there, and so are the rows of all lanes, as wide as the lines.
                     unsafe {
                         match count {
@@ -281,11 +288,13 @@ unsafe fn dots<S: Simd, R: Rows, const T: usize>(
     (left, width): (Left, usize),
     keys: R,
     sums: Sums,
-    (chunk, ahead): (usize, &mut Ahead<'_>),
+    (chunk, ahead): (usize, Option<Ahead<'_>>),
 ) {
     let mut lane = chunk;
     while lane < chunk + CHUNK {
-        ahead.fetch(SIDE_BY_SIDE * width * R::SIZE);
+        if let Some(ahead) = &ahead {
+            ahead.fetch(lane, 0, width * R::SIZE);
+        }
         // SAFETY: as the caller promises.
         unsafe {
             let mut acc = [[S::splat(0.0); SIDE_BY_SIDE]; T];
@@ -326,7 +335,6 @@ impl OfNumbers for Add<'_> {
         let (mut chunk, end) = visit.lanes();
         while chunk < end {
             let (next, lane) = visit.after_values(chunk);
-            let mut ahead = next.ahead(visit.heads, lane);
             let rows = (visit.seen.0.max(chunk), visit.seen.1.min(chunk + CHUNK));
             for head in 0..visit.heads {
                 let values = Stored::<N>::new(visit.values.rows, visit.values.at(head));
@@ -335,13 +343,15 @@ impl OfNumbers for Add<'_> {
                     scale(&visit.values, (head, chunk), (weights, visit.group));
                 }
                 let extent = Extent { fresh: false, rows, columns: (0, sums.stride) };
+                let ahead = next.ahead(head, lane);
                 let mut t = 0;
                 while t < visit.group {
                     let count = sharing(visit.group - t);
                     let left = Left { base: weights.from(t).base, stride: weights.stride };
                     let sums = sums.from(head * visit.lines_per_head + t);
+                    let ahead = if t == 0 { Some(ahead) } else { None };
                     // SAFETY: weights and results have the lines, and values the rows, as wide as results.
-                    unsafe { strips::<S, _>(count, left, values, sums, (extent, Some(&mut ahead))) };
+                    unsafe { strips::<S, _>(count, left, values, sums, (extent, ahead)) };
                     t += count;
                 }
             }

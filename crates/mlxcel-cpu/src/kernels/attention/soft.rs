@@ -1,5 +1,6 @@
 //! The softmax of attention: scores of a tile become weights relative to a running maximum, and partial results over
 //! stretches of keys are joined. Loops are plain and over whole arrays, so that every level vectorises them.
+#![allow(unsafe_code)]
 
 use crate::simd::Simd;
 
@@ -84,16 +85,28 @@ pub(super) fn soften<S: Simd>(scores: &mut [f32], running: &mut Running) -> f32 
         groups.as_flattened_mut().fill(0.0);
         return 1.0;
     }
-    let mut sums = running.sums;
-    for group in groups {
+    for group in groups.iter_mut() {
         for i in 0..WIDE {
-            let e = decay::<S>(group[i] - top);
-            group[i] = e;
-            sums[i] += e;
+            group[i] = decay::<S>(group[i] - top);
         }
     }
-    running.sums = sums;
+    add::<S>(groups, &mut running.sums);
     fade
+}
+
+/// Adds weights to the sums, in vectors: as numbers of an array each addition would wait for memory.
+#[inline(always)]
+fn add<S: Simd>(groups: &[[f32; WIDE]], sums: &mut [f32; WIDE]) {
+    for lane in (0..WIDE).step_by(S::LANES) {
+        // SAFETY: groups and sums have whole vectors.
+        unsafe {
+            let mut sum = S::load(sums[lane..].as_ptr());
+            for group in groups {
+                sum = S::add(sum, S::load(group[lane..].as_ptr()));
+            }
+            S::store(sums[lane..].as_mut_ptr(), sum);
+        }
+    }
 }
 
 /// Raises the maximum to that of the scores, and fades what was summed before accordingly.

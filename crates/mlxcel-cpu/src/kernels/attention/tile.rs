@@ -170,38 +170,23 @@ pub(super) fn with_numbers<S: Simd>(dtype: DType, work: impl OfNumbers) {
     }
 }
 
-/// Bytes that the processor gets at once.
-const LINE: usize = 64;
-
-/// Rows that will be read soon, and which bytes behind their addresses. They are asked for in the order in which they are listed.
-#[derive(Debug)]
+/// Rows that will be read soon, as many as are read meanwhile, some bytes behind their addresses.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead<'a> {
-    rows: &'a [*const u8],
-    bytes: (usize, usize),
-    /// What was not asked for yet of the first row.
-    at: usize,
+    pub(super) rows: &'a [*const u8],
+    pub(super) offset: usize,
 }
 
-impl<'a> Ahead<'a> {
-    #[inline(always)]
-    pub(super) fn new(rows: &'a [*const u8], bytes: (usize, usize)) -> Self {
-        Ahead { rows, bytes, at: bytes.0 }
-    }
+impl Ahead<'_> {
+    /// Rows between which others are asked for: a few at a time, since the processor can wait for few lines at once.
+    pub(super) const AT_ONCE: usize = 4;
 
-    /// Asks for some bytes more. A few at a time, between other work: the processor can wait for few lines at once.
+    /// Asks for some bytes of the rows that come after row `k` and the next ones.
     #[inline(always)]
-    pub(super) fn fetch(&mut self, bytes: usize) {
-        let mut count = bytes.div_ceil(LINE);
-        while count > 0
-            && let [row, rest @ ..] = self.rows
-        {
-            let of_row = count.min((self.bytes.1 - self.at).div_ceil(LINE));
-            prefetch(row.wrapping_add(self.at), of_row * LINE);
-            self.at += of_row * LINE;
-            if self.at >= self.bytes.1 {
-                (self.rows, self.at) = (rest, self.bytes.0);
-            }
-            count -= of_row;
+    pub(super) fn fetch(&self, k: usize, column_bytes: usize, bytes: usize) {
+        let first = k % self.rows.len();
+        for row in self.rows.iter().skip(first).take(Self::AT_ONCE) {
+            prefetch(row.wrapping_add(self.offset + column_bytes), bytes);
         }
     }
 }
@@ -308,7 +293,7 @@ pub(super) unsafe fn strips<S: Simd, R: Rows>(
     left: Left,
     rows: R,
     sums: Sums,
-    extent: (Extent, Option<&mut Ahead<'_>>),
+    extent: (Extent, Option<Ahead<'_>>),
 ) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -328,7 +313,7 @@ unsafe fn strip<S: Simd, R: Rows, const T: usize>(
     left: Left,
     rows: R,
     sums: Sums,
-    (extent, mut ahead): (Extent, Option<&mut Ahead<'_>>),
+    (extent, ahead): (Extent, Option<Ahead<'_>>),
 ) {
     let (mut at, end) = extent.columns;
     // SAFETY: as the caller of `add_product` promises; columns stay below the end.
@@ -338,23 +323,20 @@ unsafe fn strip<S: Simd, R: Rows, const T: usize>(
             // Eight lanes come with sixteen registers, other widths with twice as many.
             if const { S::LANES == 8 } {
                 if vectors >= 2 {
-                    block::<S, R, T, 2>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
+                    block::<S, R, T, 2>(left, rows, (sums, at), (extent, ahead));
                     at += 2 * S::LANES;
                     continue;
                 }
             } else if vectors >= 4 {
-                block::<S, R, T, 4>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
+                block::<S, R, T, 4>(left, rows, (sums, at), (extent, ahead));
                 at += 4 * S::LANES;
                 continue;
             }
-            block::<S, R, T, 1>(left, rows, (sums, at), (extent, ahead.as_deref_mut()));
+            block::<S, R, T, 1>(left, rows, (sums, at), (extent, ahead));
             at += S::LANES;
         }
     }
 }
-
-/// Rows between which others are asked for.
-const ROWS_AT_ONCE: usize = 4;
 
 /// `T` lines by `V` vectors, in registers.
 #[inline(always)]
@@ -362,7 +344,7 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
     left: Left,
     rows: R,
     (sums, column): (Sums, usize),
-    (extent, mut ahead): (Extent, Option<&mut Ahead<'_>>),
+    (extent, ahead): (Extent, Option<Ahead<'_>>),
 ) {
     // SAFETY: as the caller of `add_product` promises.
     unsafe {
@@ -375,10 +357,10 @@ unsafe fn block<S: Simd, R: Rows, const T: usize, const V: usize>(
             }
         }
         for k in extent.rows.0..extent.rows.1 {
-            if let Some(ahead) = &mut ahead
-                && k.is_multiple_of(ROWS_AT_ONCE)
+            if let Some(ahead) = &ahead
+                && k.is_multiple_of(Ahead::AT_ONCE)
             {
-                ahead.fetch(ROWS_AT_ONCE * V * S::LANES * R::SIZE);
+                ahead.fetch(k, column * R::SIZE, V * S::LANES * R::SIZE);
             }
             let mut row = [S::splat(0.0); V];
             for v in 0..V {
