@@ -81,7 +81,9 @@ pub(crate) fn run(mut build: Command) -> Result<()> {
     thread::scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
-                while let Some(program) = lock(&waiting).pop() {
+                // Taken before the loop's body, in which others may take theirs.
+                let next = || lock(&waiting).pop();
+                while let Some(program) = next() {
                     let name = format!("{} {}", program.package, program.target);
                     let mut command = program.command();
                     command.envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
