@@ -153,6 +153,18 @@ fn the_plan_is_an_aligned_table() {
 }
 
 #[test]
+fn devices_refuses_what_is_no_engine_or_is_not_measured() {
+    for (arguments, word) in [
+        (&["devices", "--engine", "auto"][..], "a choice among engines"),
+        (&["devices", "--engine", "reference", "--calibrate"], "not measured"),
+    ] {
+        let done = run(arguments);
+        assert_eq!((done.code, done.stdout.as_str()), (Some(1), ""), "{arguments:?}");
+        assert!(done.stderr.contains(word) && done.stderr.contains("give --engine"), "{}", done.stderr);
+    }
+}
+
+#[test]
 fn devices_lists_engines_with_their_machine() {
     let got = run_json(&["devices"]);
     let devices = got["devices"].as_array().expect("devices");
