@@ -19,13 +19,14 @@ use crate::shell;
 const LANES: usize = 2;
 
 /// The programs that take longest, which begin first: package and target.
-const LONG: [(&str, &str); 7] = [
+const LONG: [(&str, &str); 8] = [
     ("mlxcel-mlx", "conformance"),
     ("mlxcel-xla", "conformance"),
     ("mlxcel-server", "soak"),
     ("mlxcel", "cli"),
     ("mlxcel-xla", "iree"),
     ("mlxcel-server", "serving"),
+    ("mlxcel-cpu", "engine"),
     ("conformance", "models"),
 ];
 
