@@ -1,4 +1,4 @@
-//! What this machine can do at most, measured: how fast all threads together read memory, and how much arithmetic
+//! What this machine can do, measured: how fast all threads together read memory, and how much arithmetic
 //! their instructions do when nothing is read at all. A witness for benchmarks; nothing else in the engine uses it.
 //!
 //! Every loop runs for a while and the run in the middle counts: on a machine that others use too, the best of some

@@ -71,7 +71,7 @@ pub fn run(options: &Devices) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures what the processor and GPUs can do at most, and how fast each engine is on each of its devices.
+/// Measures what the processor and GPUs can do, and how fast each engine is on each of its devices.
 fn calibrate(listed: &[Listed], threads: Option<usize>) -> Result<()> {
     let has = |engine| listed.iter().any(|l| l.engine == engine);
     if has("cpu") {
