@@ -319,7 +319,7 @@ fn prompts_in_tiles_are_near_what_is_exact() {
     let latent = PagedSpec { value_dim: Some(48), ..PLAIN };
     let cases = specs.iter().flat_map(|spec| [(&LONG, spec), (&WIDE, spec)]).chain([(&WIDE, &latent)]);
     for (s, spec) in cases {
-        for cache in [DType::F16, DType::BF16] {
+        for cache in [DType::F16, DType::BF16, DType::I8] {
             let told =
                 |engine: &CpuEngine, cuts: &[usize]| long_with(engine, (cache, s), (spec, |_| {}), cuts);
             let found = told(&fast, &[0]);

@@ -11,12 +11,15 @@
 //! Batch and chunk invariance: a sum is one tile element that products are added to in order; keys that a line does not see
 //! weigh nothing, which changes no sum of finite values. Values that are not finite are left out of the tiles and added to the
 //! lines that see them.
+//!
+//! Codes of eight bits are `bf16` as they are; the steps of the keys are multiplied to scores, and those of the values to weights.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 
 use mlxcel_ir::DType;
 
+use super::coded;
 use super::core::{Attend, KEYS, Memory, STRETCH};
 use super::soft::soften;
 use super::turn::square;
@@ -42,6 +45,8 @@ pub(super) struct Tiles {
     weights: Vec<u16>,
     sums: Vec<f32>,
     unbounded: Vec<Unbounded>,
+    /// The steps of the keys and of the values of the stretch, where they are codes.
+    steps: [Vec<f32>; 2],
 }
 
 /// A value that is not finite: its key, counted from the beginning of the stretch, and its column.
@@ -54,7 +59,7 @@ struct Unbounded {
 
 /// Whether keys and values can be laid into tiles. A cache of `f32` is there to be exact.
 pub(super) fn fits(keys: &Memory<'_>, values: &Memory<'_>) -> bool {
-    let is_narrow = |m: &Memory<'_>| matches!(m.dtype, DType::F16 | DType::BF16) && m.direct();
+    let is_narrow = |m: &Memory<'_>| matches!(m.dtype, DType::F16 | DType::BF16 | DType::I8) && m.direct();
     is_narrow(keys) && is_narrow(values) && keys.width.is_multiple_of(STEP)
 }
 
@@ -105,7 +110,12 @@ impl Attend<'_> {
     /// As for [`Attend::by_tiles`].
     unsafe fn lay(&self, head: usize, span: Span, tiles: &mut Tiles) {
         let (keys, values) = (self.context.keys(), self.values());
+        let stored = [keys, self.context.values().unwrap_or(keys)];
         tiles.unbounded.clear();
+        for (steps, memory) in tiles.steps.iter_mut().zip(&stored) {
+            steps.clear();
+            steps.resize(if memory.dtype == DType::I8 { STRETCH } else { 0 }, 0.0);
+        }
         for from in (0..span.count).step_by(KEYS) {
             let (start, lanes) = (span.base + from, KEYS.min(span.count - from));
             let mut rows = [[std::ptr::null(); KEYS]; 2];
@@ -114,6 +124,12 @@ impl Attend<'_> {
                 for lane in place.present.0..place.present.1 {
                     rows[0][lane] = place.keys[lane].wrapping_add(head * keys.head_bytes());
                     rows[1][lane] = place.values[lane].wrapping_add(head * values.head_bytes());
+                }
+                for ((steps, memory), rows) in tiles.steps.iter_mut().zip(&stored).zip(&rows) {
+                    let Some(steps) = steps.get_mut(from..from + KEYS) else { continue };
+                    let (lo, hi) = place.present;
+                    // SAFETY: the rows are whole, which end with their steps.
+                    unsafe { coded::steps(&rows[lo..hi], memory.width, &mut steps[lo..hi]) };
                 }
             }
             for lane in (0..lanes).step_by(PANEL) {
@@ -172,10 +188,13 @@ impl Attend<'_> {
                 to[PANEL..].copy_from_slice(far);
             }
         }
+        let [of_keys, of_values] = &tiles.steps;
         for l in 0..PAIR {
             let scores = &mut tiles.scores[l * STRETCH + first..l * STRETCH + end];
             let (lo, hi) = if l < lines { seen[l] } else { (0, 0) };
+            scale(scores, of_keys.get(first..end));
             self.weigh::<S>(line + l, scores, (lo.max(first) - first, hi.max(first) - first));
+            scale(scores, of_values.get(first..end));
             let to = tiles.weights.as_mut_ptr();
             // SAFETY: the weights of a line have as many tiles as the stretch has keys.
             unsafe { lay_line(scores.as_ptr(), end - first, to.add(slot(l))) };
@@ -221,6 +240,16 @@ impl Attend<'_> {
         soften::<S>(&mut scores[from..to], &mut self.part.running[line]);
         scores[..from].fill(0.0);
         scores[to..].fill(0.0);
+    }
+}
+
+/// Multiplies scores or weights by steps, if there are any.
+#[inline(always)]
+fn scale(numbers: &mut [f32], steps: Option<&[f32]>) {
+    if let Some(steps) = steps {
+        for i in 0..steps.len() {
+            numbers[i] *= steps[i];
+        }
     }
 }
 
@@ -326,7 +355,7 @@ fn bounded(v: __m512, (key, column): (usize, usize), unbounded: &mut Vec<Unbound
     _mm512_maskz_mov_ps(!mask, v)
 }
 
-/// Sixteen numbers of a row of 16-bit floats.
+/// Sixteen numbers of a row of 16-bit floats or of codes.
 ///
 /// # Safety
 /// The row must have them.
@@ -334,10 +363,15 @@ fn bounded(v: __m512, (key, column): (usize, usize), unbounded: &mut Vec<Unbound
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn widened(dtype: DType, row: *const u8, at: usize) -> __m512 {
     // SAFETY: as the caller promises.
-    let bits = unsafe { _mm256_loadu_si256(row.add(at * 2).cast()) };
-    match dtype {
-        DType::F16 => _mm512_cvtph_ps(bits),
-        _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
+    unsafe {
+        match dtype {
+            DType::I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(row.add(at).cast()))),
+            DType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(row.add(at * 2).cast())),
+            _ => {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(row.add(at * 2).cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            }
+        }
     }
 }
 

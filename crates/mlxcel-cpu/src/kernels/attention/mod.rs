@@ -8,7 +8,7 @@
 //!
 //! Tokens from which the next one is drawn are few lines at a time; with fast products their scores are dot products with
 //! keys where they lie, which saves the turning (`dots`). Tokens that known ones follow go through AMX tiles then, where the
-//! machine has them and the cache has 16 bits (`amx`). Which way a token goes depends on its sequence alone.
+//! machine has them and the cache has 16 bits or fewer (`amx`). Which way a token goes depends on its sequence alone.
 //!
 //! Layout: a cache is `[blocks, block, kv_heads, dim]` of `f32`, `f16` or `bf16`, or of codes of eight bits with a step
 //! behind each row (`coded`). Values are read where they lie and widened in registers; only rows that are no whole vectors
