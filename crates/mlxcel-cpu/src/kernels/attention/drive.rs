@@ -111,8 +111,18 @@ struct Buffers {
     total: Lines,
 }
 
+/// Buffers of a thread that cuts sequences into pieces: by block, the queries of all heads and the results so far; and the results of
+/// pieces that wait to be joined.
+#[derive(Debug, Default)]
+struct Cut {
+    queries: Vec<Vec<f32>>,
+    totals: Vec<Lines>,
+    parts: Lines,
+}
+
 thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::default();
+    static CUT: RefCell<Cut> = RefCell::default();
 }
 
 /// Where results go.
@@ -130,7 +140,7 @@ impl Job<'_> {
         if enough || lots.iter().all(|l| l.stretches().len() <= 1) {
             self.whole(machine, &lots, to);
         } else {
-            self.split(machine, &lots, to);
+            CUT.with_borrow_mut(|cut| self.split(machine, &lots, cut, to));
         }
     }
 
@@ -156,23 +166,27 @@ impl Job<'_> {
 
     /// Every task takes one stretch of the keys of its block; the results are joined afterwards. Long sequences go in
     /// waves, so that results that wait to be joined stay few.
-    fn split(&self, machine: &Machine, lots: &[Lot], to: Target) {
+    fn split(&self, machine: &Machine, lots: &[Lot], cut: &mut Cut, to: Target) {
+        let Cut { queries, totals, parts } = cut;
         let pieces: Vec<(usize, usize)> =
             lots.iter().enumerate().flat_map(|(i, lot)| lot.stretches().map(move |s| (i, s))).collect();
-        let mut totals: Vec<Lines> = lots.iter().map(|_| Lines::default()).collect();
-        for (lot, total) in lots.iter().zip(&mut totals) {
-            self.clear(lot, 0..self.kv_heads, total);
+        if totals.len() < lots.len() {
+            totals.resize_with(lots.len(), Lines::default);
+            queries.resize_with(lots.len(), Vec::new);
         }
-        let mut parts = Lines::default();
+        for (lot, (total, q)) in lots.iter().zip(totals.iter_mut().zip(queries.iter_mut())) {
+            self.clear(lot, 0..self.kv_heads, total);
+            self.queries(lot, 0..self.kv_heads, q);
+        }
         for wave in pieces.chunks(PIECES_MAX.max(TASKS_PER_THREAD * machine.threads.count())) {
-            let firsts = self.wave(machine, lots, wave, &mut parts);
+            let firsts = self.wave(machine, (lots, queries), wave, parts);
             for (&(lot, _), first) in wave.iter().zip(firsts) {
                 let lines = self.lines(&lots[lot]) * self.kv_heads;
                 let part = parts.part(first..first + lines, self.widths.value_padded());
                 machine.level.dispatch(Join { total: totals[lot].all(), part });
             }
         }
-        for (lot, total) in lots.iter().zip(&mut totals) {
+        for (lot, total) in lots.iter().zip(totals) {
             self.finish(lot, 0..self.kv_heads, total, to);
         }
     }
@@ -181,7 +195,7 @@ impl Job<'_> {
     fn wave(
         &self,
         machine: &Machine,
-        lots: &[Lot],
+        (lots, queries): (&[Lot], &[Vec<f32>]),
         pieces: &[(usize, usize)],
         parts: &mut Lines,
     ) -> Vec<usize> {
@@ -201,10 +215,11 @@ impl Job<'_> {
                 let (lot, stretch) = (&lots[pieces[piece].0], pieces[piece].1);
                 let lines = self.lines(lot);
                 let (first, count) = (firsts[piece] + heads.start * lines, heads.len() * lines);
-                self.queries(lot, heads.clone(), &mut buffers.q);
+                let each = lines * self.widths.key;
+                let q = &queries[pieces[piece].0][heads.start * each..heads.end * each];
                 // SAFETY: every (piece, head) has lines of its own, and belongs to one task.
                 let part = unsafe { borrow(shared, first, count, width) };
-                self.attend(machine, (lot, heads, stretch), &buffers.q, (&mut buffers.scratch, part));
+                self.attend(machine, (lot, heads, stretch), q, (&mut buffers.scratch, part));
             });
         });
         firsts
@@ -336,11 +351,6 @@ impl Kernel for Join<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let width = self.total.out.len() / self.total.running.len().max(1);
-        for (i, running) in self.total.running.iter_mut().enumerate() {
-            let line = i * width..(i + 1) * width;
-            let part = (&self.part.out[line.clone()], &self.part.running[i]);
-            join::<S>((&mut self.total.out[line], running), part);
-        }
+        join::<S>((self.total.out, self.total.running), (self.part.out, self.part.running));
     }
 }

@@ -35,13 +35,17 @@ pub(crate) fn paged(
         return;
     }
     let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
+    let (keys, values) = (memory(&caches[0]), caches.get(1).map(memory));
     let mut pages = Pages {
         window: spec.window,
         roles,
         is_fast: machine.products == Products::Fast,
         has_tiles: false,
         q,
-        caches: &caches,
+        keys,
+        values,
+        blocks: caches[0].shape()[0],
+        block: caches[0].shape()[1],
         positions: indices(&rest[0]),
         seq_ids: indices(&rest[1]),
         table: indices(&rest[3]),
@@ -119,7 +123,12 @@ struct Pages<'a> {
     /// and the others multiplied in tiles.
     has_tiles: bool,
     q: View<'a>,
-    caches: &'a [View<'a>],
+    keys: Memory<'a>,
+    /// `None` if values are the beginnings of the keys.
+    values: Option<Memory<'a>>,
+    blocks: usize,
+    /// Tokens of a block.
+    block: usize,
     positions: Vec<i64>,
     seq_ids: Vec<i64>,
     table: Vec<i64>,
@@ -153,46 +162,38 @@ impl Pages<'_> {
 
     #[cfg(target_arch = "x86_64")]
     fn fits_tiles(&self, value: usize) -> bool {
-        let values = Memory { width: value, ..self.memory(self.caches.len() - 1) };
-        super::amx::fits(&self.memory(0), &values)
+        super::amx::fits(&self.keys, &Memory { width: value, ..self.values.unwrap_or(self.keys) })
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     fn fits_tiles(&self, _: usize) -> bool {
         false
     }
+}
 
-    fn memory(&self, cache: usize) -> Memory<'_> {
-        let c = &self.caches[cache];
-        let stored = c.shape()[3];
-        let width = if c.dtype == DType::I8 { stored - CacheRow::EXTRA } else { stored };
-        Memory {
-            bytes: c.bytes(),
-            dtype: c.dtype,
-            width,
-            stride: 1,
-            head: stored,
-            key: c.shape()[2] * stored,
-        }
-    }
+/// How a cache lies.
+fn memory<'a>(cache: &View<'a>) -> Memory<'a> {
+    let stored = cache.shape()[3];
+    let width = if cache.dtype == DType::I8 { stored - CacheRow::EXTRA } else { stored };
+    let key = cache.shape()[2] * stored;
+    Memory { bytes: cache.bytes(), dtype: cache.dtype, width, stride: 1, head: stored, key }
 }
 
 impl Context for Pages<'_> {
     fn keys(&self) -> Memory<'_> {
-        self.memory(0)
+        self.keys
     }
 
     fn values(&self) -> Option<Memory<'_>> {
-        (self.caches.len() > 1).then(|| self.memory(1))
+        self.values
     }
 
     fn run(&self, of: &Block, key: usize) -> Run {
-        let [blocks, block, heads] = [0, 1, 2].map(|i: usize| self.caches[0].shape()[i]);
         let table = &self.table[of.sequence * self.pages..][..self.pages];
-        let page = table[key / block].clamp(0, blocks as i64 - 1) as usize;
-        let row = (page * block + key % block) * heads;
-        let widths = [&self.caches[0], &self.caches[self.caches.len() - 1]].map(|c| c.shape()[3]);
-        Run { first: widths.map(|w| row * w), count: block - key % block }
+        let page = table[key / self.block].clamp(0, self.blocks as i64 - 1) as usize;
+        let token = page * self.block + key % self.block;
+        let first = [self.keys, self.values.unwrap_or(self.keys)].map(|m| token * m.key);
+        Run { first, count: self.block - key % self.block }
     }
 
     fn visible(&self, block: &Block, query: usize) -> (usize, usize) {
@@ -201,7 +202,7 @@ impl Context for Pages<'_> {
         if block.sequence >= sequences || position < 0 {
             return (0, 0);
         }
-        let end = (position as usize + 1).min(self.pages * self.caches[0].shape()[1]);
+        let end = (position as usize + 1).min(self.pages * self.block);
         let begin = self.window.map_or(0, |w| (position as usize + 1).saturating_sub(w));
         (begin, end)
     }

@@ -37,10 +37,6 @@ impl Running {
         }
         v[0]
     }
-
-    fn is_empty(&self) -> bool {
-        self.top == f32::NEG_INFINITY && self.sums == [0.0; WIDE]
-    }
 }
 
 /// `a * b + c`, fused where vectors can.
@@ -139,26 +135,36 @@ fn raise<S: Simd>(groups: &[[f32; WIDE]], running: &mut Running) -> f32 {
     fade
 }
 
-/// Joins a partial result to the result of all keys before it.
+/// Joins partial results of lines to the results of all keys before them. The factors of several lines are computed side by side.
 #[inline(always)]
-pub(super) fn join<S: Simd>(total: (&mut [f32], &mut Running), part: (&[f32], &Running)) {
+pub(super) fn join<S: Simd>(total: (&mut [f32], &mut [Running]), part: (&[f32], &[Running])) {
     let ((out, running), (more, add)) = (total, part);
-    if add.is_empty() {
-        return;
-    }
-    if running.is_empty() {
-        out.copy_from_slice(more);
-        *running = *add;
-        return;
-    }
-    let top = if add.top > running.top { add.top } else { running.top };
-    let (old, new) = (decay::<S>(running.top - top), decay::<S>(add.top - top));
-    for (o, m) in out.iter_mut().zip(more) {
-        *o = *o * old + *m * new;
-    }
-    running.top = top;
-    for (sum, more) in running.sums.iter_mut().zip(add.sums) {
-        *sum = *sum * old + more * new;
+    let width = out.len() / running.len().max(1);
+    for first in (0..running.len()).step_by(WIDE) {
+        let count = WIDE.min(running.len() - first);
+        let (mut old, mut new) = ([0.0; WIDE], [0.0; WIDE]);
+        for i in 0..count {
+            (old[i], new[i]) = (running[first + i].top, add[first + i].top);
+        }
+        let mut tops = [0.0; WIDE];
+        for i in 0..WIDE {
+            tops[i] = if new[i] > old[i] { new[i] } else { old[i] };
+            // Where nothing was seen on either side, any top will do.
+            let top = if tops[i] == f32::NEG_INFINITY { 0.0 } else { tops[i] };
+            (old[i], new[i]) = (decay::<S>(old[i] - top), decay::<S>(new[i] - top));
+        }
+        for i in 0..count {
+            let (line, running) = (first + i, &mut running[first + i]);
+            let (old, new) = (old[i], new[i]);
+            let (out, more) = (&mut out[line * width..][..width], &more[line * width..][..width]);
+            for c in 0..width {
+                out[c] = out[c] * old + more[c] * new;
+            }
+            running.top = tops[i];
+            for lane in 0..WIDE {
+                running.sums[lane] = running.sums[lane] * old + add[line].sums[lane] * new;
+            }
+        }
     }
 }
 
@@ -235,11 +241,17 @@ mod tests {
             let mut hidden = vec![f32::NEG_INFINITY; KEYS];
             let mut running = Running::EMPTY;
             assert_eq!(soften::<S>(&mut hidden, &mut running), 1.0);
-            assert!(running.is_empty() && hidden.iter().all(|&p| p == 0.0));
-            let mut out = [1.0, 2.0];
-            let mut running = Running::sink(0.5);
-            join::<S>((&mut out, &mut running), (&[7.0, 7.0], &Running::EMPTY));
-            assert_eq!((out, running.top, running.sum()), ([1.0, 2.0], 0.5, 1.0));
+            assert_eq!((running.top, running.sum()), (f32::NEG_INFINITY, 0.0));
+            assert!(hidden.iter().all(|&p| p == 0.0));
+            // Nothing behind something, something behind nothing, and nothing behind nothing.
+            let mut out = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0];
+            let mut running = [Running::sink(0.5), Running::EMPTY, Running::EMPTY];
+            let part =
+                ([0.0, 0.0, 3.0, 4.0, 0.0, 0.0], [Running::EMPTY, Running::sink(-2.0), Running::EMPTY]);
+            join::<S>((&mut out, &mut running), (&part.0, &part.1));
+            assert_eq!(out, [1.0, 2.0, 3.0, 4.0, 0.0, 0.0]);
+            let state = running.map(|r| (r.top, r.sum()));
+            assert_eq!(state, [(0.5, 1.0), (-2.0, 1.0), (f32::NEG_INFINITY, 0.0)]);
         }
     }
 
