@@ -188,13 +188,11 @@ impl Attend<'_> {
                 to[PANEL..].copy_from_slice(far);
             }
         }
-        let [of_keys, of_values] = &tiles.steps;
+        let steps = tiles.steps.each_ref().map(|steps| steps.get(first..end));
         for l in 0..PAIR {
             let scores = &mut tiles.scores[l * STRETCH + first..l * STRETCH + end];
             let (lo, hi) = if l < lines { seen[l] } else { (0, 0) };
-            scale(scores, of_keys.get(first..end));
-            self.weigh::<S>(line + l, scores, (lo.max(first) - first, hi.max(first) - first));
-            scale(scores, of_values.get(first..end));
+            self.weigh::<S>(line + l, scores, (lo.max(first) - first, hi.max(first) - first), steps);
             let to = tiles.weights.as_mut_ptr();
             // SAFETY: the weights of a line have as many tiles as the stretch has keys.
             unsafe { lay_line(scores.as_ptr(), end - first, to.add(slot(l))) };
@@ -223,13 +221,20 @@ impl Attend<'_> {
         }
     }
 
-    /// Turns the scores of one line into weights; what it does not see weighs nothing.
+    /// Turns the scores of one line into weights; what it does not see weighs nothing. There are steps where keys or values are codes.
     #[inline(always)]
-    fn weigh<S: Simd>(&mut self, line: usize, scores: &mut [f32], (lo, hi): (usize, usize)) {
+    fn weigh<S: Simd>(
+        &mut self,
+        line: usize,
+        scores: &mut [f32],
+        (lo, hi): (usize, usize),
+        [of_keys, of_values]: [Option<&[f32]>; 2],
+    ) {
         let (from, to) = (lo / PANEL * PANEL, hi.next_multiple_of(PANEL));
         if lo >= hi {
             return scores.fill(0.0);
         }
+        scale(scores, of_keys);
         if let Some(cap) = self.scores.softcap {
             for s in &mut scores[from..to] {
                 *s = math::tanh(*s / cap) * cap;
@@ -240,6 +245,7 @@ impl Attend<'_> {
         soften::<S>(&mut scores[from..to], &mut self.part.running[line]);
         scores[..from].fill(0.0);
         scores[to..].fill(0.0);
+        scale(scores, of_values);
     }
 }
 
