@@ -1,6 +1,6 @@
 //! Reshaping, slicing, joining and indexing, in types of every size.
 
-use mlxcel_ir::{Builder, DType, HostTensor, ScatterMode, Tensor, shape};
+use mlxcel_ir::{Builder, DType, Dim, HostTensor, ScatterMode, Tensor, shape};
 
 use crate::support::{Case, Random};
 
@@ -40,6 +40,20 @@ fn views_show_the_elements_that_copies_would() {
             x.slice(1, 0, "n").slice(0, 2, 2),
         ]
     });
+}
+
+#[test]
+fn matrices_are_turned_whole_whoever_turns_which_part() {
+    let mut r = Random(15);
+    // Large enough for several threads, and no multiple of anything that is copied together.
+    for (d, sizes) in [(DType::F32, [3, 97, 421]), (DType::U8, [2, 523, 131]), (DType::I64, [1, 419, 307])] {
+        let b = Builder::new();
+        let x = b.input("x", d, sizes.map(Dim::fixed).to_vec());
+        b.output("turned", x.transpose(&[0, 2, 1]));
+        b.output("back", x.transpose(&[2, 1, 0]));
+        b.output("some", x.slice(1, 3, 90).transpose(&[0, 2, 1]));
+        Case::new(b).feed("x", r.tensor(d, &sizes)).check(&format!("{d} of {sizes:?}"));
+    }
 }
 
 #[test]
