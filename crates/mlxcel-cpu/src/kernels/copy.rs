@@ -2,13 +2,8 @@
 //! size.
 //!
 //! Algorithm: axes that continue each other are merged; what is left is copied run by run, whole runs at once where
-//! the source is contiguous, so a copy of contiguous memory is one `memcpy`. Where neighbouring runs lie beside each other in the
-//! source, as in a transposed matrix, they are copied together, so that a line of the caches is read once and not once for every
-//! run. Large copies are cut over the threads.
+//! the source is contiguous, so a copy of contiguous memory is one `memcpy`. Large copies are cut over the threads.
 //! Checked against the interpreter of primitives.
-//!
-//! A matrix of 4096 by 4096 `f32` is turned in 15 ms by two threads; run by run it took 60, and sixteen runs together without
-//! squares 44.
 
 use crate::context::Context;
 use crate::layout::{Layout, Walk};
@@ -16,9 +11,6 @@ use crate::view::{Out, Plain, View};
 
 /// Elements that make a task of their own worth its start.
 const PARALLEL_MIN: usize = 64 * 1024;
-
-/// Runs that are copied together: as many as a line of the caches has elements of the usual size.
-const TOGETHER: usize = 16;
 
 /// Fills `out` with the elements of `view` in row-major order.
 pub(crate) fn strided(ctx: &Context, view: &View<'_>, out: &mut Out<'_>) {
@@ -44,44 +36,14 @@ fn typed<T: Plain>(ctx: &Context, view: &View<'_>, out: &mut [T]) {
     }
     let (run, stride) = (layouts[0].shape[rank - 1], layouts[0].strides[rank - 1]);
     let lines = out.len() / run;
-    // Runs beside each other, as long as the axis before the last one goes.
-    let is_turned = stride > 1 && rank > 1 && layouts[0].strides[rank - 2] == 1;
-    let beside = if is_turned { layouts[0].shape[rank - 2] } else { 1 };
     let per_task = if out.len() < PARALLEL_MIN { lines } else { ctx.threads.lines_per_task(lines, run) };
     ctx.threads.chunks(out, per_task * run, |task, part| {
-        let (mut line, end) = (task * per_task, task * per_task + part.len() / run);
-        let mut walk = Walk::new(&layouts, rank - 1, line);
-        let mut rest = part;
-        while line < end {
-            let count = TOGETHER.min(beside - line % beside).min(end - line);
-            let (some, others) = rest.split_at_mut(count * run);
-            let from = &source[walk.offsets[0]..];
-            if count == 1 {
-                copy_run(from, stride, some)
-            } else {
-                turn(from, stride, some, (count, run))
-            };
-            (0..count).for_each(|_| walk.step());
-            (rest, line) = (others, line + count);
+        let mut walk = Walk::new(&layouts, rank - 1, task * per_task);
+        for line in part.chunks_mut(run) {
+            copy_run(&source[walk.offsets[0]..], stride, line);
+            walk.step();
         }
     });
-}
-
-/// Runs of which the first elements are neighbours, square by square, so that neither side is asked for the same line twice: lines far
-/// apart would not stay in the first-level cache beside each other.
-fn turn<T: Copy>(from: &[T], stride: usize, to: &mut [T], (count, run): (usize, usize)) {
-    let mut square = [[from[0]; TOGETHER]; TOGETHER];
-    for first in (0..run).step_by(TOGETHER) {
-        let elements = TOGETHER.min(run - first);
-        for at in 0..elements {
-            for (i, &x) in from[(first + at) * stride..][..count].iter().enumerate() {
-                square[i][at] = x;
-            }
-        }
-        for (i, line) in square[..count].iter().enumerate() {
-            to[i * run + first..][..elements].copy_from_slice(&line[..elements]);
-        }
-    }
 }
 
 fn copy_run<T: Copy>(from: &[T], stride: usize, to: &mut [T]) {
