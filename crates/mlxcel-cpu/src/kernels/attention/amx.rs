@@ -234,7 +234,9 @@ impl Attend<'_> {
         if lo >= hi {
             return scores.fill(0.0);
         }
-        scale(scores, of_keys);
+        if let Some(steps) = of_keys {
+            coded::scale(scores, steps);
+        }
         if let Some(cap) = self.scores.softcap {
             for s in &mut scores[from..to] {
                 *s = math::tanh(*s / cap) * cap;
@@ -245,16 +247,8 @@ impl Attend<'_> {
         soften::<S>(&mut scores[from..to], &mut self.part.running[line]);
         scores[..from].fill(0.0);
         scores[to..].fill(0.0);
-        scale(scores, of_values);
-    }
-}
-
-/// Multiplies scores or weights by steps, if there are any.
-#[inline(always)]
-fn scale(numbers: &mut [f32], steps: Option<&[f32]>) {
-    if let Some(steps) = steps {
-        for i in 0..steps.len() {
-            numbers[i] *= steps[i];
+        if let Some(steps) = of_values {
+            coded::scale(scores, steps);
         }
     }
 }

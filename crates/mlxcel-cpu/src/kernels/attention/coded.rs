@@ -23,6 +23,14 @@ pub(super) unsafe fn steps(rows: &[*const u8], at: usize, to: &mut [f32]) {
     }
 }
 
+/// Multiplies scores or weights by the steps of their keys or values.
+#[inline(always)]
+pub(super) fn scale(numbers: &mut [f32], steps: &[f32]) {
+    for (x, step) in numbers.iter_mut().zip(steps) {
+        *x *= step;
+    }
+}
+
 /// Writes numbers as codes with their step behind them.
 pub(super) fn encode(line: &[f32], row: &mut [u8]) {
     let most = line.iter().fold(0.0, |most: f32, x| most.max(x.abs())) / CacheRow::MOST as f32;

@@ -466,10 +466,10 @@ impl<'a> Attend<'a> {
     /// Turns the scores of one line into weights and fades its result accordingly.
     #[inline(always)]
     fn weights<S: Simd>(&mut self, line: usize, t: usize, (lo, hi): (usize, usize), tile: &Tile) {
-        let w = self.widths;
+        let (w, lanes) = (self.widths, tile.lanes);
         let scores = &mut self.scratch.scores[t * KEYS..(t + 1) * KEYS];
         if tile.is_coded {
-            scale(scores, &self.scratch.steps[0], tile.lanes);
+            coded::scale(&mut scores[lanes.0..lanes.1], &self.scratch.steps[0][lanes.0..lanes.1]);
         }
         if let Some(cap) = self.scores.softcap {
             for s in scores.iter_mut() {
@@ -480,14 +480,13 @@ impl<'a> Attend<'a> {
             let at = (line / w.group % self.ranges.len(), tile.head * w.group + line % w.group);
             self.context.mask(self.block, at, tile.start + lo, &mut scores[lo..hi]);
         }
-        let lanes = tile.lanes;
         if (lo, hi) != lanes {
             scores[..lo].fill(f32::NEG_INFINITY);
             scores[hi..].fill(f32::NEG_INFINITY);
         }
         let fade = soften::<S>(&mut scores[lanes.0..lanes.1], &mut self.part.running[line]);
         if tile.is_coded {
-            scale(scores, &self.scratch.steps[1], lanes);
+            coded::scale(&mut scores[lanes.0..lanes.1], &self.scratch.steps[1][lanes.0..lanes.1]);
         }
         if fade != 1.0 {
             let width = w.value_padded();
@@ -495,13 +494,5 @@ impl<'a> Attend<'a> {
                 *x *= fade;
             }
         }
-    }
-}
-
-/// Multiplies some of the numbers by those of their lanes.
-#[inline(always)]
-fn scale(numbers: &mut [f32], by: &[f32; KEYS], lanes: (usize, usize)) {
-    for (x, by) in numbers[lanes.0..lanes.1].iter_mut().zip(&by[lanes.0..lanes.1]) {
-        *x *= by;
     }
 }

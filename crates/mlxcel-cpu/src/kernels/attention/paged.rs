@@ -44,8 +44,8 @@ pub(crate) fn paged(
         q,
         keys,
         values,
-        blocks: caches[0].shape()[0],
-        block: caches[0].shape()[1],
+        cache_blocks: caches[0].shape()[0],
+        block_tokens: caches[0].shape()[1],
         positions: indices(&rest[0]),
         seq_ids: indices(&rest[1]),
         table: indices(&rest[3]),
@@ -126,9 +126,9 @@ struct Pages<'a> {
     keys: Memory<'a>,
     /// `None` if values are the beginnings of the keys.
     values: Option<Memory<'a>>,
-    blocks: usize,
-    /// Tokens of a block.
-    block: usize,
+    /// Blocks of the cache, and tokens of each.
+    cache_blocks: usize,
+    block_tokens: usize,
     positions: Vec<i64>,
     seq_ids: Vec<i64>,
     table: Vec<i64>,
@@ -190,10 +190,10 @@ impl Context for Pages<'_> {
 
     fn run(&self, of: &Block, key: usize) -> Run {
         let table = &self.table[of.sequence * self.pages..][..self.pages];
-        let page = table[key / self.block].clamp(0, self.blocks as i64 - 1) as usize;
-        let token = page * self.block + key % self.block;
+        let page = table[key / self.block_tokens].clamp(0, self.cache_blocks as i64 - 1) as usize;
+        let token = page * self.block_tokens + key % self.block_tokens;
         let first = [self.keys, self.values.unwrap_or(self.keys)].map(|m| token * m.key);
-        Run { first, count: self.block - key % self.block }
+        Run { first, count: self.block_tokens - key % self.block_tokens }
     }
 
     fn visible(&self, block: &Block, query: usize) -> (usize, usize) {
@@ -202,7 +202,7 @@ impl Context for Pages<'_> {
         if block.sequence >= sequences || position < 0 {
             return (0, 0);
         }
-        let end = (position as usize + 1).min(self.pages * self.block);
+        let end = (position as usize + 1).min(self.pages * self.block_tokens);
         let begin = self.window.map_or(0, |w| (position as usize + 1).saturating_sub(w));
         (begin, end)
     }
