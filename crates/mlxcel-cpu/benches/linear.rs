@@ -1,4 +1,4 @@
-//! What the products of a prompt cost, alone: `cargo bench -p mlxcel-cpu --bench linear`. A few feed-forward blocks of a
+//! What products cost, alone: `cargo bench -p mlxcel-cpu --bench linear`. A few feed-forward blocks of a
 //! model's shape run one after the other, each with weights of its own, so that nothing is served from a cache that a real
 //! step would have emptied. Times are processor time of one thread, the median of several rounds, since other programs on
 //! the machine lengthen it less than time of the wall. An argument chooses what it is part of: `Qwen2.5-1.5B/q8_0`.
@@ -25,8 +25,8 @@ const SHAPES: [Shape; 2] = [
     Shape { name: "SmolLM2-135M", hidden: 576, inner: 1536, layers: 8, types: ["bf16", "q8_0", "q4_1"] },
     Shape { name: "Qwen2.5-1.5B", hidden: 1536, inner: 8960, layers: 3, types: ["bf16", "q8_0", "q4_k"] },
 ];
-/// Tokens of a step; all but the last are followed by others.
-const TOKENS: [usize; 3] = [16, 64, 512];
+/// Tokens of a step, of which all but the last are followed by others: one drawn token, and prompts.
+const TOKENS: [usize; 4] = [1, 16, 64, 512];
 const ROUNDS: usize = 5;
 
 /// Weights that are zero: products take as long with any.
