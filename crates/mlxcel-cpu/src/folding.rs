@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::plan::{Arena, Leaves, build};
 use crate::run::{Sources, run};
 use crate::statics;
+use crate::weight::Matrix;
 
 /// The outputs of a graph without inputs or states: rearranged rows stay where they lie, the rest is computed.
 pub(crate) fn fold(
@@ -32,7 +33,9 @@ pub(crate) fn fold(
     let statics = statics::matrices(ctx, load, segments, &ends)?;
     let leaves = Leaves { weights: statics.of_node, ..Leaves::default() };
     let plan = build(load, &leaves, &ends)?;
-    let sources = Sources { arguments: &[], weights: &statics.matrices, states: &[], roles: None };
+    let arrays: Vec<_> = statics.matrices.iter().map(Matrix::view).collect();
+    let sources =
+        Sources { arguments: &[], weights: &statics.matrices, arrays: &arrays, states: &[], roles: None };
     let (bindings, mut arena) = (Bindings::new(), Arena::default());
     let done = ctx.threads.enter(|| run(ctx, &plan, &bindings, sources, &mut arena))?;
     for ((name, _), view) in computed.into_iter().zip(done.results) {

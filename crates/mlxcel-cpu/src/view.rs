@@ -57,6 +57,14 @@ impl<'a> View<'a> {
         (fits && aligned).then(|| unsafe { View::new(bytes.as_ptr(), dtype, Layout::contiguous(shape)) })
     }
 
+    /// The same view, to be kept beside the owner of its memory.
+    ///
+    /// # Safety
+    /// The memory must outlive every use of the view, and not be written during one.
+    pub(crate) unsafe fn kept(self) -> View<'static> {
+        View { base: self.base, dtype: self.dtype, layout: self.layout, life: PhantomData }
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.dtype.size().expect("views are of plain types")
     }

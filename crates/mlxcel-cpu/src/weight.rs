@@ -69,15 +69,16 @@ impl Matrix {
         self.packed.as_ref()
     }
 
-    /// The dense array. `None` if the type is packed or [`Matrix::make_dense`] was needed and not called.
-    pub(crate) fn view(&self) -> Option<View<'_>> {
+    /// The dense array; nothing if the type is packed or [`Matrix::make_dense`] was needed and not called.
+    pub(crate) fn view(&self) -> View<'_> {
         if let Some(stored) = &self.dense {
-            return Some(stored.view());
+            return stored.view();
         }
-        match self.segments.as_slice() {
+        let view = match self.segments.as_slice() {
             [one] if !self.dtype.is_quant() => View::of_bytes(&one.parts[0], self.dtype, &self.shape),
             _ => None,
-        }
+        };
+        view.unwrap_or_else(|| View::empty(self.dtype))
     }
 
     /// The matrix as rows of its last axis, all leading axes flattened.

@@ -30,6 +30,8 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     nodes: Vec<Node>,
+    /// Which of them are inputs: every step asks for these, and a model has thousands of nodes.
+    inputs: Vec<u32>,
     outputs: Vec<(String, Value)>,
     updates: Vec<(String, Value)>,
 }
@@ -60,6 +62,9 @@ impl Graph {
         if types.len() > u16::MAX as usize {
             return Err(fail(&operands, format!("{} results are too many", types.len())));
         }
+        if let Op::Input { .. } = op {
+            self.inputs.push(index);
+        }
         self.nodes.push(Node { op, inputs, regions, types, label: label.to_string() });
         Ok(index)
     }
@@ -71,7 +76,9 @@ impl Graph {
         outputs: Vec<(String, Value)>,
         updates: Vec<(String, Value)>,
     ) -> Graph {
-        Graph { nodes, outputs, updates }
+        let is_input = |i: &u32| matches!(nodes[*i as usize].op, Op::Input { .. });
+        let inputs = (0..nodes.len() as u32).filter(is_input).collect();
+        Graph { nodes, inputs, outputs, updates }
     }
 
     pub fn nodes(&self) -> &[Node] {
@@ -127,13 +134,13 @@ impl Graph {
         if known { Ok(()) } else { Err(IrError::UndefinedOutput { name: name.to_string(), node: v.node }) }
     }
 
-    /// Leaves of one kind with their type, in order: `graph.leaves(|op| matches!(op, Op::Input { .. }))`.
+    /// Leaves of one kind with their type, in order: `graph.leaves(|op| matches!(op, Op::State { .. }))`.
     pub fn leaves(&self, kind: impl Fn(&Op) -> bool) -> impl Iterator<Item = (u32, &Node)> {
         self.nodes.iter().enumerate().filter(move |(_, n)| kind(&n.op)).map(|(i, n)| (i as u32, n))
     }
 
     pub fn inputs(&self) -> impl Iterator<Item = (u32, &Node)> {
-        self.leaves(|op| matches!(op, Op::Input { .. }))
+        self.inputs.iter().map(|&i| (i, &self.nodes[i as usize]))
     }
 
     pub fn weights(&self) -> impl Iterator<Item = (u32, &Node)> {

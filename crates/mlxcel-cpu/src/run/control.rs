@@ -42,7 +42,7 @@ impl<'a> Run<'a> {
         then: impl FnOnce(&[View<'_>]) -> T,
     ) -> Result<T, EngineError> {
         let mut arena = region.arena.lock().unwrap_or_else(PoisonError::into_inner);
-        let sources = Sources { arguments, weights: &[], states: &[], roles: None };
+        let sources = Sources { arguments, weights: &[], arrays: &[], states: &[], roles: None };
         let done = run(self.ctx, &region.plan, self.bindings, sources, &mut arena)?;
         Ok(then(&done.results))
     }

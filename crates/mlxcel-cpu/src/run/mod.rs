@@ -21,6 +21,8 @@ use crate::weight::Matrix;
 pub(crate) struct Sources<'a> {
     pub(crate) arguments: &'a [View<'a>],
     pub(crate) weights: &'a [Matrix],
+    /// Their dense arrays.
+    pub(crate) arrays: &'a [View<'a>],
     /// Views of memory that the plan may write, where it replaces the state.
     pub(crate) states: &'a [View<'a>],
     /// The roles of the step's tokens, if products depend on them.
@@ -86,10 +88,7 @@ impl<'a> Run<'a> {
             Source::Argument(i) => self.sources.arguments[i as usize],
             Source::State(i) => self.sources.states[i as usize],
             Source::Constant(i) => self.plan.constants[i as usize].view(),
-            Source::Weight(i) => {
-                let weight = &self.sources.weights[i as usize];
-                weight.view().unwrap_or_else(|| View::empty(weight.dtype))
-            }
+            Source::Weight(i) => self.sources.arrays[i as usize],
         };
         let Some(shape) = input.shape else { return view };
         view.with_layout(0, Layout::contiguous(&self.plan.shape(shape, &self.sizes)))
@@ -97,18 +96,11 @@ impl<'a> Run<'a> {
 
     /// An operand of an op that takes weights in their stored form.
     fn operand(&self, input: &Input) -> Operand<'a> {
-        match input {
-            Input { from: Source::Weight(i), shape: None } => {
-                let weight = &self.sources.weights[*i as usize];
-                // Whoever has panels of a weight does not look at it in its stored form.
-                let view = match weight.packed() {
-                    Some(_) => View::empty(weight.dtype),
-                    None => self.view(input),
-                };
-                Operand { view, matrix: Some(weight) }
-            }
-            _ => Operand { view: self.view(input), matrix: None },
-        }
+        let matrix = match input {
+            Input { from: Source::Weight(i), shape: None } => Some(&self.sources.weights[*i as usize]),
+            _ => None,
+        };
+        Operand { view: self.view(input), matrix }
     }
 
     fn step(&mut self, step: &'a Step, call: &mut Call<'a>) -> Result<(), EngineError> {
