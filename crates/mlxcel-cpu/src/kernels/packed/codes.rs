@@ -28,71 +28,28 @@ impl Factors {
     #[inline(always)]
     pub(super) unsafe fn read<S: Simd>(&mut self, format: &Format, from: *const u8, groups: usize) {
         assert!(groups <= GROUPS, "one block at a time");
+        let each = format.scale_bytes(groups) / if format.zero.is_some() { 1 } else { 2 };
         for row in (0..ROWS).step_by(S::LANES) {
-            // SAFETY: as the caller promises.
+            // SAFETY: as the caller promises; arrays of a number for each row lie group after group.
             unsafe {
-                let pairs = Pairs::<S>::new(format, from, (groups, row));
+                let scales = Numbers::<S>::new(format.scales, from, (row, 1.0));
                 for g in 0..groups {
-                    let (scale, bias) = pairs.of(g);
-                    S::store(self.scales[g].as_mut_ptr().add(row), scale);
-                    S::store(self.biases[g].as_mut_ptr().add(row), bias);
+                    S::store(self.scales[g].as_mut_ptr().add(row), scales.of(g));
+                }
+                if let Some(zero) = format.zero {
+                    for g in 0..groups {
+                        let s = S::load(self.scales[g].as_ptr().add(row));
+                        S::store(self.biases[g].as_mut_ptr().add(row), S::mul(s, S::splat(-(zero as f32))));
+                    }
+                    continue;
+                }
+                // Minima are taken away.
+                let sign = if format.scales == Scales::Factored { -1.0 } else { 1.0 };
+                let biases = Numbers::<S>::new(format.scales, from.add(each), (row, sign));
+                for g in 0..groups {
+                    S::store(self.biases[g].as_mut_ptr().add(row), biases.of(g));
                 }
             }
-        }
-    }
-}
-
-/// Scales and biases of a block's groups, from a row on.
-#[derive(Clone, Copy)]
-pub(super) struct Pairs<S: Simd> {
-    scales: Numbers<S>,
-    biases: Biases<S>,
-}
-
-#[derive(Clone, Copy)]
-enum Biases<S: Simd> {
-    Stored(Numbers<S>),
-    /// So many scales.
-    Times(S::F),
-}
-
-impl<S: Simd> Pairs<S> {
-    /// Of `groups` groups, from `row` on.
-    ///
-    /// # Safety
-    /// The scales of a block of that format must be readable at `from`; the machine must have the instructions.
-    #[inline(always)]
-    pub(super) unsafe fn new(format: &Format, from: *const u8, (groups, row): (usize, usize)) -> Self {
-        // SAFETY: as the caller promises; arrays of a number for each row lie group after group.
-        unsafe {
-            let scales = Numbers::new(format.scales, from, (row, 1.0));
-            let biases = match format.zero {
-                Some(zero) => Biases::Times(S::splat(-(zero as f32))),
-                None => {
-                    // Minima are taken away.
-                    let sign = if format.scales == Scales::Factored { -1.0 } else { 1.0 };
-                    let from = from.add(format.scale_bytes(groups) / 2);
-                    Biases::Stored(Numbers::new(format.scales, from, (row, sign)))
-                }
-            };
-            Pairs { scales, biases }
-        }
-    }
-
-    /// The scales and biases of a group.
-    ///
-    /// # Safety
-    /// The block must have the group.
-    #[inline(always)]
-    pub(super) unsafe fn of(&self, g: usize) -> (S::F, S::F) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let scale = self.scales.of(g);
-            let bias = match self.biases {
-                Biases::Stored(biases) => biases.of(g),
-                Biases::Times(zero) => S::mul(scale, zero),
-            };
-            (scale, bias)
         }
     }
 }
@@ -137,12 +94,8 @@ impl<S: Simd> Numbers<S> {
         let at = g * ROWS;
         // SAFETY: as the caller promises.
         unsafe {
-            // Most have halves: asked first, since a jump by a table takes longer.
-            if let Numbers::F16(from) = *self {
-                return S::from_f16(from.add(at * 2));
-            }
             match *self {
-                Numbers::F16(_) => unreachable!("asked above"),
+                Numbers::F16(from) => S::from_f16(from.add(at * 2)),
                 Numbers::BF16(from) => S::from_bf16(from.add(at * 2)),
                 Numbers::F32(from) => S::load(from.add(at * 4).cast()),
                 // Factors have at most seven bits where they have no sign.

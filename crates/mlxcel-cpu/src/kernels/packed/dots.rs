@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::activations::Activations;
-use super::codes::{Bits, Pairs, Rare, Table, Unit};
+use super::codes::{Bits, Factors, Rare, Table, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 use super::part::{Part, Task, at, lanes};
 use crate::kernels::prefetch;
@@ -48,14 +48,17 @@ type Floats<P> = <<P as Part>::Floats as Simd>::F;
 
 /// What products are computed in, one after the other. A thread keeps it, since to clear it would take a small task's time.
 pub(super) struct Room {
+    factors: Factors,
     sums: [Sums; STREAMS],
     /// The first of the panels that were multiplied last.
     last: *const u8,
 }
 
 thread_local! {
-    static ROOM: RefCell<Room> =
-        const { RefCell::new(Room { sums: [[[0.0; ROWS]; TOKENS]; STREAMS], last: std::ptr::null() }) };
+    static ROOM: RefCell<Room> = const {
+        let sums = [[[0.0; ROWS]; TOKENS]; STREAMS];
+        RefCell::new(Room { factors: Factors::new(), sums, last: std::ptr::null() })
+    };
 }
 
 impl Room {
@@ -186,6 +189,7 @@ impl Product<'_> {
                         unit,
                         (from, groups.clone()),
                         (token, places),
+                        &mut room.factors,
                         &mut coming,
                     );
                     for t in 0..T.min(tokens.len()) {
@@ -212,6 +216,7 @@ impl Product<'_> {
         unit: U,
         (from, groups): (&mut *const u8, Range<usize>),
         (token, places): ([usize; T], [(*const i8, *const f32); T]),
+        factors: &mut Factors,
         coming: &mut Coming,
     ) -> [[Floats<P>; N]; T] {
         let Product { format, x, .. } = *self;
@@ -221,10 +226,7 @@ impl Product<'_> {
         // SAFETY: a block is its scales and then the units of its codes.
         unsafe {
             let mut part = [[P::Floats::splat(0.0); N]; T];
-            let mut factors = [Pairs::<P::Floats>::new(format, *from, (groups.len(), 0)); N];
-            for n in 1..N {
-                factors[n] = Pairs::new(format, *from, (groups.len(), n * lanes::<P>()));
-            }
+            factors.read::<P::Floats>(format, *from, groups.len());
             coming.fetch(format.scale_bytes(groups.len()));
             *from = from.add(format.scale_bytes(groups.len()));
             for (g, group) in groups.enumerate() {
@@ -232,7 +234,9 @@ impl Product<'_> {
                 *from = from.add(bytes);
                 limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
                 for n in 0..N {
-                    let (scale, bias) = factors[n].of(g);
+                    let row = n * lanes::<P>();
+                    let scale = P::Floats::load(factors.scales[g].as_ptr().add(row));
+                    let bias = P::Floats::load(factors.biases[g].as_ptr().add(row));
                     for t in 0..T {
                         let sum = P::Floats::splat(*sums[t]);
                         let mut dot = joined::<P, N, BYTES>(&dots[t], n);
@@ -261,69 +265,31 @@ impl Product<'_> {
         limbs: [*const i8; T],
         coming: &mut Coming,
     ) -> [[[P::Sums; N]; BYTES]; T] {
-        let bytes = unit.bytes();
-        let units = self.format.group / UNIT;
+        let (bytes, stride) = (unit.bytes(), self.x.stride());
         // SAFETY: as the caller promises: the units of the group are there, and the tokens' elements of it.
         unsafe {
             let mut dots = [[[P::zero(); N]; BYTES]; T];
-            // Sums of one token wait for each other unless every other unit has its own.
-            let mut odd = dots;
-            // Two at a time: most groups have two units, and a loop around one takes a third of its time.
-            let mut u = 0;
-            while u + 2 <= units {
-                let (first, second) = (from.add(u * bytes), from.add((u + 1) * bytes));
-                coming.fetch(2 * bytes);
-                self.add_unit::<U, P, N, T, BYTES>(unit, first, (limbs, u), &mut dots);
-                let of_second = if T == 1 { &mut odd } else { &mut dots };
-                self.add_unit::<U, P, N, T, BYTES>(unit, second, (limbs, u + 1), of_second);
-                u += 2;
-            }
-            if u < units {
+            for u in 0..self.format.group / UNIT {
+                let at = from.add(u * bytes);
+                let codes = unit.load::<P, N>(at);
                 coming.fetch(bytes);
-                self.add_unit::<U, P, N, T, BYTES>(unit, from.add(u * bytes), (limbs, u), &mut dots);
-            }
-            if T == 1 {
-                for b in 0..BYTES {
-                    for n in 0..N {
-                        dots[0][b][n] = P::add(dots[0][b][n], odd[0][b][n]);
-                    }
-                }
-            }
-            dots
-        }
-    }
-
-    /// Adds the products of the unit at `from`, the `u`th of a group.
-    ///
-    /// # Safety
-    /// As for [`Self::run`].
-    #[inline(always)]
-    unsafe fn add_unit<U: Unit, P: Part, const N: usize, const T: usize, const BYTES: usize>(
-        &self,
-        unit: U,
-        from: *const u8,
-        (limbs, u): ([*const i8; T], usize),
-        dots: &mut [[[P::Sums; N]; BYTES]; T],
-    ) {
-        let stride = self.x.stride();
-        // SAFETY: as the caller promises.
-        unsafe {
-            let codes = unit.load::<P, N>(from);
-            for t in 0..T {
-                let limbs = limbs[t].add(u * UNIT);
-                for i in 0..4 {
-                    for b in 0..BYTES {
-                        let four = limbs.add(b * stride + i * 4);
-                        for n in 0..N {
-                            let sums = dots[t][b][n];
-                            dots[t][b][n] = match U::SMALL {
-                                true => P::dot::<true>(sums, codes[i][n], four),
-                                false => P::dot::<false>(sums, codes[i][n], four),
-                            };
+                for t in 0..T {
+                    let limbs = limbs[t].add(u * UNIT);
+                    for i in 0..4 {
+                        for b in 0..BYTES {
+                            let four = limbs.add(b * stride + i * 4);
+                            for n in 0..N {
+                                let sums = dots[t][b][n];
+                                dots[t][b][n] = match U::SMALL {
+                                    true => P::dot::<true>(sums, codes[i][n], four),
+                                    false => P::dot::<false>(sums, codes[i][n], four),
+                                };
+                            }
                         }
                     }
                 }
             }
+            dots
         }
     }
 }

@@ -59,12 +59,6 @@ macro_rules! shared {
         }
 
         #[inline(always)]
-        unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
-            // SAFETY: the caller has the instructions.
-            unsafe { _mm256_add_epi32(a, b) }
-        }
-
-        #[inline(always)]
         unsafe fn joined(high: __m256i, low: __m256i) -> __m256i {
             // SAFETY: the caller has the instructions.
             unsafe { _mm256_add_epi32(_mm256_slli_epi32::<8>(high), low) }

@@ -68,12 +68,6 @@ impl Part for Avx512Vnni {
     }
 
     #[inline(always)]
-    unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the caller has the instructions.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
     unsafe fn joined(high: __m512i, low: __m512i) -> __m512i {
         // SAFETY: the caller has the instructions.
         unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low) }

@@ -46,7 +46,6 @@ pub(super) trait Part {
     /// # Safety
     /// Four bytes must be readable at `four`.
     unsafe fn dot<const SMALL: bool>(sums: Self::Sums, codes: Self::Bytes, four: *const i8) -> Self::Sums;
-    unsafe fn add(a: Self::Sums, b: Self::Sums) -> Self::Sums;
     /// `256 * high + low`.
     unsafe fn joined(high: Self::Sums, low: Self::Sums) -> Self::Sums;
     unsafe fn floats(sums: Self::Sums) -> <Self::Floats as Simd>::F;

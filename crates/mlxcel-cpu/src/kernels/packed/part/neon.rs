@@ -62,12 +62,6 @@ macro_rules! shared {
         }
 
         #[inline(always)]
-        unsafe fn add(a: int32x4_t, b: int32x4_t) -> int32x4_t {
-            // SAFETY: NEON is part of the architecture.
-            unsafe { vaddq_s32(a, b) }
-        }
-
-        #[inline(always)]
         unsafe fn joined(high: int32x4_t, low: int32x4_t) -> int32x4_t {
             // SAFETY: NEON is part of the architecture.
             unsafe { vaddq_s32(vshlq_n_s32::<8>(high), low) }
