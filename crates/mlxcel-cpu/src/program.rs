@@ -22,8 +22,8 @@ pub(crate) struct CpuProgram {
     leaves: Leaves,
     /// Views of `weights` and `states`, which stay where they are as long as the program: to find them anew would take
     /// a step of a small model a hundredth of its time.
-    arrays: Vec<View<'static>>,
-    kept: Vec<View<'static>>,
+    weight_views: Vec<View<'static>>,
+    state_views: Vec<View<'static>>,
     weights: Vec<Matrix>,
     states: Vec<State>,
     /// Plans by the outputs that were asked for.
@@ -74,14 +74,14 @@ impl CpuProgram {
             states.push(state(&slabs, name, &node.types[0], dims)?);
         }
         // SAFETY: the program keeps the weights, whose memory is never written to nor moved.
-        let arrays = statics.matrices.iter().map(|m| unsafe { m.view().kept() }).collect();
-        let kept = states.iter().map(State::view).collect();
+        let weight_views = statics.matrices.iter().map(|m| unsafe { m.view().kept() }).collect();
+        let state_views = states.iter().map(State::view).collect();
         let mut program = CpuProgram {
             ctx,
             graph,
             leaves,
-            arrays,
-            kept,
+            weight_views,
+            state_views,
             weights: statics.matrices,
             states,
             plans: vec![],
@@ -144,13 +144,14 @@ impl CpuProgram {
         let sources = Sources {
             arguments: &arguments,
             weights: &self.weights,
-            arrays: &self.arrays,
-            states: &self.kept,
+            arrays: &self.weight_views,
+            states: &self.state_views,
             roles,
         };
         let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
         let host = done.results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
-        let moved = done.updates.iter().filter(|(s, v)| v.bytes().as_ptr() != self.kept[*s].bytes().as_ptr());
+        let moved =
+            done.updates.iter().filter(|(s, v)| v.bytes().as_ptr() != self.state_views[*s].bytes().as_ptr());
         // States that take the value of another are copied aside first, since that one may change too.
         let moved: Vec<(usize, HostTensor)> =
             moved.map(|(s, v)| Ok((*s, to_host(ctx, v)?))).collect::<Result<_, EngineError>>()?;

@@ -97,7 +97,7 @@ impl Product<'_> {
     }
 
     /// Asks for what is multiplied before anything that is asked for beside products comes, from all panels in turn. A
-    /// small product takes a tenth less with it.
+    /// small product takes a twelfth less with it.
     fn begin(&self) {
         for line in (0..self.ahead()).step_by(64) {
             for panel in self.panels {
