@@ -74,15 +74,27 @@ impl Memory<'_> {
         self.head * self.dtype.size().expect("keys and values are plain")
     }
 
-    /// Writes where the first head's rows of a run lie, the first at element `first`. Rows of all `heads` are checked to exist.
+    /// Bytes from one key's rows to the next one's, within a run.
     #[inline(always)]
-    fn write_addresses(&self, first: usize, heads: usize, to: &mut [*const u8]) {
+    pub(super) fn key_bytes(&self) -> usize {
+        self.key * self.dtype.size().expect("keys and values are plain")
+    }
+
+    /// Where the first head's row of a run lies, which begins at element `first`. Rows of `count` keys and all `heads` are
+    /// checked to exist.
+    #[inline(always)]
+    pub(super) fn address(&self, first: usize, (count, heads): (usize, usize)) -> *const u8 {
         let size = self.dtype.size().expect("keys and values are plain");
         let whole = (heads - 1) * self.head_bytes() + self.row_bytes();
-        let span = (to.len() - 1) * self.key * size + whole;
-        let base = self.bytes[first * size..][..span].as_ptr();
+        self.bytes[first * size..][..(count - 1) * self.key_bytes() + whole].as_ptr()
+    }
+
+    /// Writes where the first head's rows of a run lie, as [`Memory::address`].
+    #[inline(always)]
+    fn write_addresses(&self, first: usize, heads: usize, to: &mut [*const u8]) {
+        let base = self.address(first, (to.len(), heads));
         for (i, to) in to.iter_mut().enumerate() {
-            *to = base.wrapping_add(i * self.key * size);
+            *to = base.wrapping_add(i * self.key_bytes());
         }
     }
 }
@@ -158,10 +170,6 @@ pub(super) struct Scratch {
     values: Vec<f32>,
     /// Scores, then weights, of the lines that share registers.
     pub(super) scores: Vec<f32>,
-    /// Where keys and values of a stretch lie.
-    pub(super) rows: [Vec<*const u8>; 2],
-    /// The same in the order in which a whole stretch is read.
-    pub(super) spread: [Vec<*const u8>; 2],
     /// The steps of the keys and values of a tile, where they are codes.
     steps: [[f32; KEYS]; 2],
     #[cfg(target_arch = "x86_64")]
@@ -174,8 +182,6 @@ impl Default for Scratch {
             keys: vec![],
             values: vec![],
             scores: vec![],
-            rows: [vec![], vec![]],
-            spread: [vec![], vec![]],
             steps: [[1.0; KEYS]; 2],
             #[cfg(target_arch = "x86_64")]
             tiles: Default::default(),
@@ -295,7 +301,7 @@ impl<'a> Attend<'a> {
 
     /// Writes where the first head's rows of some keys lie, and those of their values.
     #[inline(always)]
-    pub(super) fn write_rows(&self, keys: (usize, usize), [of_keys, of_values]: [&mut [*const u8]; 2]) {
+    fn write_rows(&self, keys: (usize, usize), [of_keys, of_values]: [&mut [*const u8]; 2]) {
         let memory = self.context.keys();
         let values = self.context.values().unwrap_or(memory);
         let (mut at, count) = (0, keys.1 - keys.0);

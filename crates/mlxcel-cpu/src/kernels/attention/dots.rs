@@ -6,6 +6,8 @@
 //! stay in the first-level cache until then. A stretch that is seen whole is read at [`STREAMS`] places in turn, since
 //! memory gives more that way. The softmax runs once over the stretch, while nothing is asked for.
 //!
+//! Pages of the cache are whole chunks, so that one address says where the rows of sixteen keys lie.
+//!
 //! Batch invariance: in which order values are added depends on nothing but the keys that the query sees.
 #![allow(unsafe_code)]
 
@@ -20,23 +22,32 @@ use super::tile::{
 use crate::math;
 use crate::simd::{LANES_MAX, Simd};
 
-/// Rows with all heads of a run before the next rows.
-const CHUNK: usize = LANES_MAX;
+/// Keys with all heads of a run before the next ones; rows of as many neighbours lie at equal distances.
+pub(super) const CHUNK: usize = LANES_MAX;
+const CHUNKS: usize = STRETCH / CHUNK;
 
 /// Bytes of a token's row that the heads of a run have, at most, unless one head has more.
 const RUN_BYTES: usize = 1024;
 
-/// Places at which a whole stretch is read, and keys from one to the next.
+/// Places at which a whole stretch is read, and chunks from one to the next.
 const STREAMS: usize = 8;
-const APART: usize = STRETCH / STREAMS;
+const APART: usize = CHUNKS / STREAMS;
 
 /// Keys that are multiplied side by side.
 const SIDE_BY_SIDE: usize = Ahead::AT_ONCE;
 
-/// Rows of keys or values, from the first head of a run on.
+/// Where the first head's rows of a chunk lie, in the order in which they are visited.
+type Visited = [*const u8; CHUNK];
+
+/// Where the first head's row of the first key of each chunk of a stretch lies.
+type Starts = [*const u8; CHUNKS];
+
+/// Rows of keys or values of a stretch, from the first head of a run on.
 #[derive(Clone, Copy)]
 struct Side<'a> {
-    rows: &'a [*const u8],
+    starts: &'a Starts,
+    /// Bytes from one key's row to the next one's.
+    row_bytes: usize,
     /// Where the first head of the run begins.
     offset: usize,
     /// Numbers of a head's row, and bytes from one head to the next.
@@ -45,9 +56,10 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(memory: &Memory<'_>, rows: &'a [*const u8], head: usize) -> Self {
+    fn new(memory: &Memory<'_>, starts: &'a Starts, head: usize) -> Self {
         let head_bytes = memory.head_bytes();
-        Side { rows, offset: head * head_bytes, width: memory.width, head_bytes }
+        let row_bytes = memory.key_bytes();
+        Side { starts, row_bytes, offset: head * head_bytes, width: memory.width, head_bytes }
     }
 
     /// Where a head's rows lie.
@@ -56,10 +68,24 @@ impl<'a> Side<'a> {
         self.offset + head * self.head_bytes
     }
 
-    /// A chunk's rows of a head.
+    /// The rows that are visited at a lane and behind it. A whole stretch is visited at all its places in turn.
     #[inline(always)]
-    fn ahead(&self, head: usize, lane: usize) -> Ahead<'a> {
-        Ahead { rows: &self.rows[lane..lane + CHUNK], offset: self.at(head) }
+    fn rows(&self, is_whole: bool, lane: usize) -> Visited {
+        let chunk = lane / CHUNK;
+        let mut rows = [self.starts[chunk]; CHUNK];
+        if is_whole {
+            const EACH: usize = CHUNK / STREAMS;
+            let (among, key) = (chunk * EACH / CHUNK, chunk * EACH % CHUNK);
+            for i in 0..CHUNK {
+                let start = self.starts[i % STREAMS * APART + among];
+                rows[i] = start.wrapping_add((key + i / STREAMS) * self.row_bytes);
+            }
+        } else {
+            for i in 0..CHUNK {
+                rows[i] = rows[i].wrapping_add(i * self.row_bytes);
+            }
+        }
+        rows
     }
 }
 
@@ -68,8 +94,8 @@ impl<'a> Side<'a> {
 struct Visit<'a> {
     keys: Side<'a>,
     values: Side<'a>,
-    /// What is read when all these values were, from its first lane on.
-    then: Side<'a>,
+    /// What is read when all these values were, and where its first head begins.
+    then: (Visited, usize),
     /// Whether values are the beginnings of keys.
     is_shared: bool,
     heads: usize,
@@ -77,30 +103,34 @@ struct Visit<'a> {
     /// Lines from one head to the next.
     lines_per_head: usize,
     seen: (usize, usize),
+    /// Whether all of the stretch is seen.
+    is_whole: bool,
 }
 
-impl<'a> Visit<'a> {
+impl Visit<'_> {
     /// The lanes of the chunks that hold what is seen.
     fn lanes(&self) -> (usize, usize) {
         (self.seen.0 / CHUNK * CHUNK, self.seen.1.next_multiple_of(CHUNK))
     }
 
-    /// What comes when a chunk of keys was read.
+    /// What comes when a chunk of keys was read, and where its first head begins.
     #[inline(always)]
-    fn after_keys(&self, chunk: usize) -> (Side<'a>, usize) {
+    fn after_keys(&self, chunk: usize) -> (Visited, usize) {
         let lanes = self.lanes();
         match chunk + CHUNK {
-            next if next < lanes.1 => (self.keys, next),
-            _ if self.is_shared => (self.then, 0),
-            _ => (self.values, lanes.0),
+            next if next < lanes.1 => (self.keys.rows(self.is_whole, next), self.keys.offset),
+            _ if self.is_shared => self.then,
+            _ => (self.values.rows(self.is_whole, lanes.0), self.values.offset),
         }
     }
 
     /// What comes when a chunk of values was read.
     #[inline(always)]
-    fn after_values(&self, chunk: usize) -> (Side<'a>, usize) {
-        let next = chunk + CHUNK;
-        if next < self.lanes().1 { (self.values, next) } else { (self.then, 0) }
+    fn after_values(&self, chunk: usize) -> (Visited, usize) {
+        match chunk + CHUNK {
+            next if next < self.lanes().1 => (self.values.rows(self.is_whole, next), self.values.offset),
+            _ => self.then,
+        }
     }
 }
 
@@ -110,7 +140,7 @@ impl Attend<'_> {
         self.context.keys().direct() && self.values().direct()
     }
 
-    /// All lines over the keys of the stretch; rows must be direct.
+    /// All lines over the keys of the stretch; rows must be direct, and pages whole chunks.
     #[inline(always)]
     pub(super) fn by_dots<S: Simd>(&mut self) {
         debug_assert!(!self.scores.masked, "a cache has no masks");
@@ -119,84 +149,64 @@ impl Attend<'_> {
         let at_once = (RUN_BYTES / keys.head_bytes()).clamp(1, self.heads.len());
         self.scratch.scores.resize(at_once * self.widths.group * STRETCH, 0.0);
         let base = self.keys.0 / STRETCH * STRETCH;
-        let rows = self.rows(base);
         let end = base + STRETCH;
         let is_whole = |&(lo, hi): &(usize, usize)| lo <= base && end <= hi;
-        let mut spread = std::mem::take(&mut self.scratch.spread);
-        if self.ranges.iter().any(is_whole) {
-            rows.iter().zip(&mut spread).for_each(|(rows, spread)| fill_spread(rows, spread));
-        }
-        let lanes = |range: &(usize, usize)| {
-            let of = if is_whole(range) { &spread } else { &rows };
-            [&of[0][..], &of[1][..]]
-        };
-        let next = self.next(end, rows[0][self.keys.0 - base]);
+        let [of_keys, of_values] = self.starts(self.keys);
+        let next = self.next(end, of_keys[(self.keys.0 - base) / CHUNK]);
         for head in self.heads.clone().step_by(at_once) {
             let run = head..(head + at_once).min(self.heads.end);
             let then = if run.end < self.heads.end {
-                let [rows, _] = lanes(&self.ranges[0]);
-                Side::new(&keys, &rows[(self.keys.0 - base) / CHUNK * CHUNK..], run.end)
+                let first = (self.keys.0 - base) / CHUNK * CHUNK;
+                let rows = Side::new(&keys, &of_keys, 0).rows(is_whole(&self.ranges[0]), first);
+                (rows, run.end * keys.head_bytes())
             } else {
-                Side::new(&keys, &next, self.heads.start)
+                (next, self.heads.start * keys.head_bytes())
             };
             for (query, range) in self.ranges.iter().enumerate() {
-                let ([of_keys, of_values], (lo, hi)) = (lanes(range), *range);
+                let (lo, hi) = *range;
                 let visit = Visit {
-                    keys: Side::new(&keys, of_keys, head),
-                    values: Side::new(&values, of_values, head),
+                    keys: Side::new(&keys, &of_keys, head),
+                    values: Side::new(&values, &of_values, head),
                     then,
                     is_shared,
                     heads: run.len(),
                     group: self.widths.group,
                     lines_per_head: self.ranges.len() * self.widths.group,
                     seen: (lo.max(self.keys.0) - base, hi.min(self.keys.1).max(base) - base),
+                    is_whole: is_whole(range),
                 };
                 if visit.seen.0 < visit.seen.1 {
                     self.visit::<S>(&visit, query, &run);
                 }
             }
         }
-        (self.scratch.rows, self.scratch.spread) = (rows, spread);
     }
 
     /// The first chunk of keys that is read in the next stretch, if there is one: nothing is worth asking for behind the
     /// last key.
     #[inline(always)]
-    fn next(&self, first: usize, nothing: *const u8) -> [*const u8; CHUNK] {
-        let mut rows = [nothing; CHUNK];
-        let mut values = rows;
-        if first + STRETCH <= self.last {
-            const EACH: usize = CHUNK / STREAMS;
-            for stream in 0..STREAMS {
-                let (key, mut some) = (first + stream * APART, [nothing; EACH]);
-                self.write_rows((key, key + EACH), [&mut some, &mut values[..EACH]]);
-                for (i, row) in some.into_iter().enumerate() {
-                    rows[i * STREAMS + stream] = row;
-                }
-            }
-        } else if first < self.last {
-            let count = CHUNK.min(self.last - first);
-            self.write_rows((first, first + count), [&mut rows[..count], &mut values[..count]]);
+    fn next(&self, first: usize, nothing: *const u8) -> Visited {
+        if first >= self.last {
+            return [nothing; CHUNK];
         }
-        rows
+        let is_whole = first + STRETCH <= self.last;
+        let end = if is_whole { first + STRETCH } else { first + 1 };
+        let [starts, _] = self.starts((first, end));
+        Side::new(&self.context.keys(), &starts, 0).rows(is_whole, 0)
     }
 
-    /// Where the rows of the stretch lie, of keys and of values, in whole chunks, of which the lanes that are not meant are
-    /// others' rows.
+    /// Where the chunks of a stretch that hold some keys lie, of keys and of values.
     #[inline(always)]
-    fn rows(&mut self, base: usize) -> [Vec<*const u8>; 2] {
-        let mut rows = std::mem::take(&mut self.scratch.rows);
-        let (first, end) = (self.keys.0 - base, self.keys.1 - base);
-        for rows in &mut rows {
-            rows.resize(STRETCH, std::ptr::null());
+    fn starts(&self, keys: (usize, usize)) -> [Starts; 2] {
+        let memory = [self.context.keys(), self.values()];
+        let mut starts = [[std::ptr::null(); CHUNKS]; 2];
+        for key in (keys.0 / CHUNK * CHUNK..keys.1).step_by(CHUNK) {
+            let run = self.context.run(self.block, key);
+            for i in 0..2 {
+                starts[i][key % STRETCH / CHUNK] = memory[i].address(run.first[i], (CHUNK, self.heads.end));
+            }
         }
-        self.write_rows(self.keys, rows.each_mut().map(|rows| &mut rows[first..end]));
-        for rows in &mut rows {
-            let some = rows[first];
-            rows[first / CHUNK * CHUNK..first].fill(some);
-            rows[end..end.next_multiple_of(CHUNK)].fill(some);
-        }
-        rows
+        starts
     }
 
     /// The scores of the query's lines, their weights, and what these add to the results.
@@ -223,17 +233,6 @@ impl Attend<'_> {
     }
 }
 
-/// A whole stretch in the order in which it is read.
-#[inline(always)]
-fn fill_spread(rows: &[*const u8], spread: &mut Vec<*const u8>) {
-    spread.resize(STRETCH, std::ptr::null());
-    for (stream, rows) in rows.chunks(APART).enumerate() {
-        for (row, to) in rows.iter().zip(spread[stream..].iter_mut().step_by(STREAMS)) {
-            *to = *row;
-        }
-    }
-}
-
 /// `sums[line][key]` become the products of lines with keys.
 struct Score<'a> {
     visit: &'a Visit<'a>,
@@ -246,34 +245,36 @@ impl OfNumbers for Score<'_> {
     fn run<S: Simd, N: Number>(self) {
         let Score { visit, left, sums } = self;
         let (mut chunk, end) = visit.lanes();
+        let mut rows = visit.keys.rows(visit.is_whole, chunk);
         while chunk < end {
-            let (next, lane) = visit.after_keys(chunk);
+            let (next, offset) = visit.after_keys(chunk);
             for head in 0..visit.heads {
-                let ahead = next.ahead(head, lane);
-                let keys = Stored::<N>::new(visit.keys.rows, visit.keys.at(head));
+                let ahead = Ahead { rows: &next, offset: offset + head * visit.keys.head_bytes };
+                let keys = Stored::<N>::new(&rows, visit.keys.at(head));
+                let sums = Sums { base: sums.base.wrapping_add(chunk), ..sums }.from(head * visit.group);
                 let mut t = 0;
                 while t < visit.group {
                     let count = sharing(visit.group - t);
                     let left = (left.from(head * visit.lines_per_head + t), visit.keys.width);
-                    let sums = sums.from(head * visit.group + t);
                     // Once is enough.
-                    let place = (chunk, if t == 0 { Some(ahead) } else { None });
-                    // SAFETY: the lines are there, and so are the rows of all lanes, as wide as the lines.
+                    let ahead = if t == 0 { Some(ahead) } else { None };
+                    // SAFETY: the lines are there, and so are the rows of the chunk, as wide as the lines.
                     unsafe {
                         match count {
-                            1 => dots::<S, _, 1>(left, keys, sums, place),
-                            2 => dots::<S, _, 2>(left, keys, sums, place),
-                            3 => dots::<S, _, 3>(left, keys, sums, place),
-                            4 => dots::<S, _, 4>(left, keys, sums, place),
-                            _ => dots::<S, _, LINES>(left, keys, sums, place),
+                            1 => dots::<S, _, 1>(left, keys, sums.from(t), ahead),
+                            2 => dots::<S, _, 2>(left, keys, sums.from(t), ahead),
+                            3 => dots::<S, _, 3>(left, keys, sums.from(t), ahead),
+                            4 => dots::<S, _, 4>(left, keys, sums.from(t), ahead),
+                            _ => dots::<S, _, LINES>(left, keys, sums.from(t), ahead),
                         }
                     }
                     t += count;
                 }
                 if N::IS_CODED {
-                    scale(&visit.keys, (head, chunk), (sums.from(head * visit.group), visit.group));
+                    scale(&rows, visit.keys.at(head) + visit.keys.width, (sums, visit.group));
                 }
             }
+            rows = next;
             chunk += CHUNK;
         }
     }
@@ -288,10 +289,10 @@ unsafe fn dots<S: Simd, R: Rows, const T: usize>(
     (left, width): (Left, usize),
     keys: R,
     sums: Sums,
-    (chunk, ahead): (usize, Option<Ahead<'_>>),
+    ahead: Option<Ahead<'_>>,
 ) {
-    let mut lane = chunk;
-    while lane < chunk + CHUNK {
+    let mut lane = 0;
+    while lane < CHUNK {
         if let Some(ahead) = &ahead {
             ahead.fetch(lane, 0, width * R::SIZE);
         }
@@ -333,17 +334,19 @@ impl OfNumbers for Add<'_> {
     fn run<S: Simd, N: Number>(self) {
         let Add { visit, weights, sums } = self;
         let (mut chunk, end) = visit.lanes();
+        let mut rows = visit.values.rows(visit.is_whole, chunk);
         while chunk < end {
-            let (next, lane) = visit.after_values(chunk);
-            let rows = (visit.seen.0.max(chunk), visit.seen.1.min(chunk + CHUNK));
+            let (next, offset) = visit.after_values(chunk);
+            let seen = (visit.seen.0.max(chunk) - chunk, visit.seen.1.min(chunk + CHUNK) - chunk);
             for head in 0..visit.heads {
-                let values = Stored::<N>::new(visit.values.rows, visit.values.at(head));
-                let weights = weights.from(head * visit.group);
+                let values = Stored::<N>::new(&rows, visit.values.at(head));
+                let weights =
+                    Sums { base: weights.base.wrapping_add(chunk), ..weights }.from(head * visit.group);
                 if N::IS_CODED {
-                    scale(&visit.values, (head, chunk), (weights, visit.group));
+                    scale(&rows, visit.values.at(head) + visit.values.width, (weights, visit.group));
                 }
-                let extent = Extent { fresh: false, rows, columns: (0, sums.stride) };
-                let ahead = next.ahead(head, lane);
+                let extent = Extent { fresh: false, rows: seen, columns: (0, sums.stride) };
+                let ahead = Ahead { rows: &next, offset: offset + head * visit.values.head_bytes };
                 let mut t = 0;
                 while t < visit.group {
                     let count = sharing(visit.group - t);
@@ -355,21 +358,22 @@ impl OfNumbers for Add<'_> {
                     t += count;
                 }
             }
+            rows = next;
             chunk += CHUNK;
         }
     }
 }
 
-/// Multiplies numbers of lines at a chunk by the steps of the codes there.
+/// Multiplies numbers of lines by the steps of a chunk's codes, which lie some bytes behind their rows.
 #[inline(always)]
-fn scale(side: &Side<'_>, (head, chunk): (usize, usize), (numbers, lines): (Sums, usize)) {
+fn scale(rows: &Visited, at: usize, (numbers, lines): (Sums, usize)) {
     let mut steps = [1.0; CHUNK];
     // SAFETY: the addresses are of whole rows, which end with their steps; the lines have the chunk.
     unsafe {
-        coded::steps(&side.rows[chunk..chunk + CHUNK], side.at(head) + side.width, &mut steps);
+        coded::steps(rows, at, &mut steps);
         for t in 0..lines {
             for lane in 0..CHUNK {
-                *numbers.base.add(t * numbers.stride + chunk + lane) *= steps[lane];
+                *numbers.base.add(t * numbers.stride + lane) *= steps[lane];
             }
         }
     }

@@ -8,6 +8,7 @@ use mlxcel_ir::{CacheRow, DType, PagedSpec};
 use super::Scores;
 use super::coded;
 use super::core::{Block, Context, Memory, Run, Way, Widths};
+use super::dots::CHUNK;
 use super::drive::{Job, queries_per_block};
 use crate::context::{Context as Machine, Products};
 use crate::lanes::{Lane, indices};
@@ -36,16 +37,17 @@ pub(crate) fn paged(
     }
     let caches: Vec<View<'_>> = written.iter().map(|c| c.view()).collect();
     let (keys, values) = (memory(&caches[0]), caches.get(1).map(memory));
+    let block_tokens = caches[0].shape()[1];
     let mut pages = Pages {
         window: spec.window,
         roles,
-        is_fast: machine.products == Products::Fast,
+        is_fast: machine.products == Products::Fast && block_tokens.is_multiple_of(CHUNK),
         has_tiles: false,
         q,
         keys,
         values,
         cache_blocks: caches[0].shape()[0],
-        block_tokens: caches[0].shape()[1],
+        block_tokens,
         positions: indices(&rest[0]),
         seq_ids: indices(&rest[1]),
         table: indices(&rest[3]),

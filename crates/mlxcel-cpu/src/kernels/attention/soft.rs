@@ -127,6 +127,11 @@ fn raise<S: Simd>(groups: &[[f32; WIDE]], running: &mut Running) -> f32 {
     if top == running.top {
         return 1.0;
     }
+    if running.top == f32::NEG_INFINITY {
+        // Nothing was summed before.
+        running.top = top;
+        return 0.0;
+    }
     let fade = decay::<S>(running.top - top);
     running.top = top;
     for sum in &mut running.sums {

@@ -10,7 +10,7 @@ use mlxcel_ir::DType;
 
 use super::core::Addresses;
 use crate::kernels::prefetch;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, LANES_MAX, Simd};
 
 /// Lines that share the registers, at most.
 pub(super) const LINES: usize = 6;
@@ -173,7 +173,7 @@ pub(super) fn with_numbers<S: Simd>(dtype: DType, work: impl OfNumbers) {
 /// Rows that will be read soon, as many as are read meanwhile, some bytes behind their addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead<'a> {
-    pub(super) rows: &'a [*const u8],
+    pub(super) rows: &'a [*const u8; LANES_MAX],
     pub(super) offset: usize,
 }
 
@@ -184,9 +184,14 @@ impl Ahead<'_> {
     /// Asks for some bytes of the rows that come after row `k` and the next ones.
     #[inline(always)]
     pub(super) fn fetch(&self, k: usize, column_bytes: usize, bytes: usize) {
-        let first = k % self.rows.len();
-        for row in self.rows.iter().skip(first).take(Self::AT_ONCE) {
-            prefetch(row.wrapping_add(self.offset + column_bytes), bytes);
+        let (some, _) = self.rows.as_chunks::<{ Ahead::AT_ONCE }>();
+        let rows = some[k / Self::AT_ONCE % some.len()];
+        let mut at = 0;
+        while at < bytes {
+            for i in 0..Self::AT_ONCE {
+                prefetch(rows[i].wrapping_add(self.offset + column_bytes + at), 1);
+            }
+            at += 64;
         }
     }
 }
