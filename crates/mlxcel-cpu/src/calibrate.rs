@@ -1,5 +1,5 @@
 //! What this machine can do, measured: how fast all threads together read memory, and how much arithmetic
-//! their instructions do when nothing is read at all. A witness for benchmarks; nothing else in the engine uses it.
+//! their instructions do when nothing is read at all, in tiles also when they are loaded. A witness for benchmarks; nothing else in the engine uses it.
 //!
 //! Every loop runs for a while and the run in the middle counts: on a machine that others use too, the best of some
 //! milliseconds is not what anybody gets for seconds.
@@ -34,6 +34,8 @@ pub struct Calibration {
     pub f32_flop_per_s: f64,
     /// The same in tiles of `bf16` numbers, at the level that has them.
     pub bf16_flop_per_s: Option<f64>,
+    /// The same where the tiles come from the second-level cache, which no product of matrices can do without.
+    pub loaded_bf16_flop_per_s: Option<f64>,
 }
 
 impl CpuEngine {
@@ -41,10 +43,11 @@ impl CpuEngine {
     pub fn calibrate(&self, bytes: usize) -> Result<Calibration, EngineError> {
         Ok(Calibration {
             read_bytes_per_s: self.reading(bytes)?,
-            f32_flop_per_s: self.arithmetic(Sums::FLOPS, || {
+            f32_flop_per_s: self.arithmetic(Sums::FLOPS, |_| {
                 black_box(self.ctx.level.dispatch(Sums { factor: black_box(0.999) }));
             }),
             bf16_flop_per_s: self.tiles(),
+            loaded_bf16_flop_per_s: self.loaded_tiles()?,
         })
     }
 
@@ -66,21 +69,37 @@ impl CpuEngine {
     }
 
     /// Operations in a second when every thread runs the loop, which has so many.
-    fn arithmetic(&self, flops: usize, run: impl Fn() + Sync) -> f64 {
+    fn arithmetic(&self, flops: usize, run: impl Fn(usize) + Sync) -> f64 {
         let threads = self.ctx.threads.count();
-        let seconds = middle(|| self.ctx.threads.each(threads, |_| run()));
+        let seconds = middle(|| self.ctx.threads.each(threads, &run));
         (threads * flops) as f64 / seconds
     }
 
     #[cfg(target_arch = "x86_64")]
     fn tiles(&self) -> Option<f64> {
         // SAFETY: an engine has this level only where the machine and the system permit it.
-        (self.ctx.level == SimdLevel::Amx).then(|| self.arithmetic(tiles::FLOPS, || unsafe { tiles::run() }))
+        (self.ctx.level == SimdLevel::Amx).then(|| self.arithmetic(tiles::FLOPS, |_| unsafe { tiles::run() }))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn loaded_tiles(&self) -> Result<Option<f64>, EngineError> {
+        if self.ctx.level != SimdLevel::Amx {
+            return Ok(None);
+        }
+        let places: Vec<_> =
+            (0..self.ctx.threads.count()).map(|_| tiles::operands()).collect::<Result<_, _>>()?;
+        // SAFETY: as for `tiles`; every call has a place of its own.
+        Ok(Some(self.arithmetic(tiles::LOADED_FLOPS, |call| unsafe { tiles::run_loaded(&places[call]) })))
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     fn tiles(&self) -> Option<f64> {
         None
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn loaded_tiles(&self) -> Result<Option<f64>, EngineError> {
+        Ok(None)
     }
 }
 
@@ -156,38 +175,46 @@ impl Kernel for Sums {
     }
 }
 
-/// Products of tiles that stay in their registers.
+/// Products of tiles, which stay in their registers or are loaded for every product.
 #[cfg(target_arch = "x86_64")]
 mod tiles {
     use std::arch::asm;
 
-    const STEPS: usize = 1 << 15;
+    use mlxcel_engine::EngineError;
+
+    use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, multiply};
+    use crate::memory::Buffer;
+
     /// Four products in a step, each of sixteen rows and columns of 32 numbers.
-    pub(super) const FLOPS: usize = STEPS * 4 * 2 * 16 * 16 * 32;
+    const STEP_FLOPS: usize = 4 * 2 * TOKENS * TOKENS * STEP;
+    const STEPS: usize = 1 << 15;
+    pub(super) const FLOPS: usize = STEPS * STEP_FLOPS;
 
-    #[repr(C, align(64))]
-    struct Bytes([u8; 64]);
+    /// A row's steps, and pairs of panels that a pair of tiles of tokens is multiplied with: 640 KB of operands, which
+    /// no first-level cache holds and the second-level ones of all processors with tiles do.
+    const DEEP: usize = 64;
+    const PAIRS: usize = 4;
+    const TURNS: usize = STEPS / DEEP / PAIRS;
+    pub(super) const LOADED_FLOPS: usize = TURNS * PAIRS * DEEP * STEP_FLOPS;
 
-    /// Palette 1; all eight tiles have sixteen rows of 64 bytes.
-    const CONFIGURATION: Bytes = {
-        let mut bytes = [0; 64];
-        bytes[0] = 1;
-        let mut tile = 0;
-        while tile < 8 {
-            bytes[16 + 2 * tile] = 64;
-            bytes[48 + tile] = 16;
-            tile += 1;
-        }
-        Bytes(bytes)
-    };
+    /// Bytes of a pair of tiles at every step.
+    const PAIR: usize = DEEP * 2 * TOKENS * STEP * size_of::<u16>();
+    const SUMS: usize = PAIR_SUMS * size_of::<f32>();
+
+    /// Tokens, then pairs of panels, then sums. Memory that was never written to would be one page of zeros.
+    pub(super) fn operands() -> Result<Buffer, EngineError> {
+        let mut buffer = Buffer::reused((1 + PAIRS) * PAIR + SUMS, "calibration")?;
+        buffer.bytes_mut().fill(0x3f);
+        Ok(buffer)
+    }
 
     /// # Safety
     /// The machine must have AMX with `bf16`, and the process the permission to use it.
     pub(super) unsafe fn run() {
-        // SAFETY: the features are promised; tiles are configured, cleared, used and released within the block.
+        // SAFETY: the features are promised; tiles are cleared and used while they are configured.
         unsafe {
+            let _registers = Registers::configure(&WHOLE);
             asm!(
-                "ldtilecfg [{configuration}]",
                 "tilezero tmm0",
                 "tilezero tmm1",
                 "tilezero tmm2",
@@ -203,13 +230,29 @@ mod tiles {
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "dec {steps}",
                 "jnz 2b",
-                "tilerelease",
-                configuration = in(reg) &CONFIGURATION,
                 steps = inout(reg) STEPS => _,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
+        }
+    }
+
+    /// The loop of prompts with nothing else to do.
+    ///
+    /// # Safety
+    /// As for [`run`]; nobody else may use the operands.
+    pub(super) unsafe fn run_loaded(operands: &Buffer) {
+        // SAFETY: the features are promised; every operand has its steps, and there is room for the sums.
+        unsafe {
+            let registers = Registers::configure(&WHOLE);
+            let tokens = operands.ptr().cast_const();
+            let sums = operands.ptr().add((1 + PAIRS) * PAIR).cast();
+            for turn in 0..TURNS * PAIRS {
+                let panel = tokens.add((1 + turn % PAIRS) * PAIR);
+                let panels = [panel, panel.add(PAIR / 2)].map(|panel| panel.cast());
+                multiply(&registers, (tokens.cast(), panels, DEEP), (sums, true), [Ahead::NOTHING; 2], || ());
+            }
         }
     }
 }
@@ -228,7 +271,9 @@ mod tests {
             let is_speed = |speed: f64| speed.is_finite() && speed > 0.0;
             assert!(is_speed(measured.read_bytes_per_s) && is_speed(measured.f32_flop_per_s), "{measured:?}");
             let has_tiles = level.to_string() == "amx";
-            assert_eq!(measured.bf16_flop_per_s.is_some_and(is_speed), has_tiles, "{level}: {measured:?}");
+            for in_tiles in [measured.bf16_flop_per_s, measured.loaded_bf16_flop_per_s] {
+                assert_eq!(in_tiles.is_some_and(is_speed), has_tiles, "{level}: {measured:?}");
+            }
         }
     }
 

@@ -30,6 +30,9 @@ pub struct Calibration {
     pub f32_gflop_per_s: Option<f64>,
     /// In tiles, where the processor has them.
     pub bf16_gflop_per_s: Option<f64>,
+    /// The same where tiles are loaded from a cache before they are multiplied.
+    #[serde(default)]
+    pub loaded_bf16_gflop_per_s: Option<f64>,
 }
 
 type Kept = BTreeMap<String, Calibration>;
@@ -45,6 +48,7 @@ impl Calibration {
             read_gigabytes_per_s: measured.read_bytes_per_s / 1e9,
             f32_gflop_per_s: Some(measured.f32_flop_per_s / 1e9),
             bf16_gflop_per_s: measured.bf16_flop_per_s.map(|flops| flops / 1e9),
+            loaded_bf16_gflop_per_s: measured.loaded_bf16_flop_per_s.map(|flops| flops / 1e9),
         })
     }
 
@@ -56,6 +60,7 @@ impl Calibration {
             read_gigabytes_per_s: measured.bytes_per_s / 1e9,
             f32_gflop_per_s: None,
             bf16_gflop_per_s: Some(measured.flop_per_s / 1e9),
+            loaded_bf16_gflop_per_s: None,
         })
     }
 
@@ -89,8 +94,9 @@ fn read(path: &Path) -> Kept {
         File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)).is_ok();
     let mut kept: Kept = if is_read { serde_json::from_str(&text).unwrap_or_default() } else { Kept::new() };
     kept.retain(|_, c| {
-        let numbers = [Some(c.read_gigabytes_per_s), c.f32_gflop_per_s, c.bf16_gflop_per_s];
-        numbers.into_iter().flatten().all(|n| n.is_finite() && n > 0.0)
+        let tiles = [c.bf16_gflop_per_s, c.loaded_bf16_gflop_per_s];
+        let numbers = [Some(c.read_gigabytes_per_s), c.f32_gflop_per_s];
+        numbers.into_iter().chain(tiles).flatten().all(|n| n.is_finite() && n > 0.0)
     });
     kept
 }
@@ -116,6 +122,7 @@ mod tests {
         read_gigabytes_per_s: 29.0,
         f32_gflop_per_s: Some(140.5),
         bf16_gflop_per_s: None,
+        loaded_bf16_gflop_per_s: None,
     };
 
     #[test]

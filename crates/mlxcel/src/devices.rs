@@ -145,8 +145,9 @@ fn rates_table(listed: &[Listed]) -> Result<String> {
 }
 
 fn to_text(listed: &[Listed], memory: Option<u64>) -> String {
-    let header = ["engine", "device", "simd", "cores", "memory", "reads", "f32", "bf16", "description"]
-        .map(str::to_string);
+    let header =
+        ["engine", "device", "simd", "cores", "memory", "reads", "f32", "bf16", "bf16 loaded", "description"]
+            .map(str::to_string);
     let line = |l: &Listed| {
         let known = calibration::of(&l.description);
         let said =
@@ -160,11 +161,12 @@ fn to_text(listed: &[Listed], memory: Option<u64>) -> String {
             said(known.map(|c| c.read_gigabytes_per_s), "GB/s"),
             said(known.and_then(|c| c.f32_gflop_per_s), "GFLOP/s"),
             said(known.and_then(|c| c.bf16_gflop_per_s), "GFLOP/s"),
+            said(known.and_then(|c| c.loaded_bf16_gflop_per_s), "GFLOP/s"),
             l.description.clone(),
         ]
     };
     let rows: Vec<_> = [header].into_iter().chain(listed.iter().map(line)).collect();
-    table::format([Align::Left; 9], &rows)
+    table::format([Align::Left; 10], &rows)
 }
 
 fn to_json(listed: &[Listed], memory: Option<u64>) -> String {

@@ -55,6 +55,8 @@ pub(crate) struct Compared {
     /// What part of the machine's reading and arithmetic that was, as measured just before.
     pub(crate) read_share: Vec<f64>,
     pub(crate) peak_share: Vec<f64>,
+    /// And what part of arithmetic whose operands are loaded from a cache.
+    pub(crate) loaded_share: Vec<f64>,
 }
 
 /// Columns of which shares of what the machine can do are told: the prompt's of arithmetic, and decoding's of reading.
@@ -69,10 +71,14 @@ impl Contest<'_> {
             for (index, row) in rows.iter().enumerate() {
                 eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
                 for (column, test) in self.tests().into_iter().enumerate() {
-                    if column < SHARED {
-                        self.calibrate()?;
-                    }
+                    let loaded = if column < SHARED { self.calibrate()? } else { None };
                     let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
+                    if let (0, Some(loaded), Some(rate)) =
+                        (column, loaded, results.rows[index].gflop_per_s.last())
+                    {
+                        let share = rate / loaded;
+                        results.rows[index].loaded_share.push(share);
+                    }
                     let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
                     results.rows[index].theirs[column].extend(theirs);
                 }
@@ -87,14 +93,16 @@ impl Contest<'_> {
         [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
     }
 
-    /// Measures what the machine can do in this minute, which `mlxcel bench` then takes shares of.
-    fn calibrate(&self) -> Result<()> {
+    /// Measures what the machine can do in this minute, which `mlxcel bench` then takes shares of. Returns what it
+    /// computes with operands that are loaded from a cache, in GFLOP/s.
+    fn calibrate(&self) -> Result<Option<f64>> {
         let mut command = Command::new(&self.ours);
         command.args(["devices", "--calibrate", "--engine", "cpu", "--json"]);
         if let Some(threads) = self.options.threads {
             command.arg("--threads").arg(threads.to_string());
         }
-        output_of(command).map(|_| ())
+        let devices = output_of(command)?;
+        Ok(devices["devices"][0]["calibration"]["loaded_bf16_gflop_per_s"].as_f64())
     }
 
     /// Runs ours for one cell and returns how many threads it had.

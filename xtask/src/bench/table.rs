@@ -11,23 +11,28 @@ pub(crate) fn markdown(results: &Results) -> String {
             (Some(ratio), Some((ours, theirs))) => format!("**{ratio:.2}** ({ours:.1} / {theirs:.1})"),
             _ => "-".to_owned(),
         });
-        let rates = [(&row.gigabytes_per_s, &row.read_share), (&row.gflop_per_s, &row.peak_share)].map(
-            |(rates, shares)| {
-                let share =
-                    median(shares).map_or(String::new(), |share| format!(" ({:.0} %)", share * 100.0));
-                median(rates).map_or("-".to_owned(), |rate| format!("{rate:.1}{share}"))
-            },
-        );
+        let rates = [
+            rate(&row.gigabytes_per_s, &[&row.read_share]),
+            rate(&row.gflop_per_s, &[&row.peak_share, &row.loaded_share]),
+        ];
         let cells: Vec<String> = [row.name.to_owned()].into_iter().chain(cells).chain(rates).collect();
         text += &format!("| {} |\n", cells.join(" | "));
     }
     text += &format!(
         "\nOurs ÷ llama.cpp, in brackets the tokens for each second of both; medians of {} rounds. GB/s: what ours reads when \
          decoding at depth 0; GFLOP/s: what it computes of a prompt; in brackets their part of what the machine was measured \
-         to do just before.\n\nMachine: {}\n",
+         to do just before, of arithmetic first without loads and then with operands from a cache.\n\nMachine: {}\n",
         results.rounds, results.device
     );
     text
+}
+
+/// A rate, with its shares in brackets.
+fn rate(rates: &[f64], shares: &[&[f64]]) -> String {
+    let Some(rate) = median(rates) else { return "-".to_owned() };
+    let shares: Vec<String> =
+        shares.iter().filter_map(|s| median(s)).map(|share| format!("{:.0} %", share * 100.0)).collect();
+    if shares.is_empty() { format!("{rate:.1}") } else { format!("{rate:.1} ({})", shares.join(", ")) }
 }
 
 #[cfg(test)]
@@ -42,14 +47,14 @@ mod tests {
             ours: [vec![10.0, 30.0, 20.0], vec![], vec![6.0], vec![1.0]],
             theirs: [vec![4.0, 8.0, 100.0], vec![1.0], vec![4.0], vec![2.0]],
             gigabytes_per_s: vec![25.04],
-            gflop_per_s: vec![],
+            gflop_per_s: vec![1000.0],
             read_share: vec![0.7, 0.9, 0.8],
-            peak_share: vec![],
+            peak_share: vec![0.25],
+            loaded_share: vec![0.5],
         };
         let text = markdown(&Results { device: "a machine".to_owned(), rounds: 3, rows: vec![row] });
         let lines: Vec<&str> = text.lines().collect();
-        let cells =
-            "**2.50** (20.0 / 8.0) | - | **1.50** (6.0 / 4.0) | **0.50** (1.0 / 2.0) | 25.0 (80 %) | -";
+        let cells = "**2.50** (20.0 / 8.0) | - | **1.50** (6.0 / 4.0) | **0.50** (1.0 / 2.0) | 25.0 (80 %) | 1000.0 (25 %, 50 %)";
         assert_eq!(lines[2], format!("| tiny | {cells} |"));
         let bars = |line: &str| line.matches('|').count();
         assert!(bars(lines[0]) == bars(lines[1]) && bars(lines[1]) == bars(lines[2]), "{text}");

@@ -31,7 +31,7 @@ mod part;
 #[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
 mod tiled;
 #[cfg(target_arch = "x86_64")]
-pub(super) mod tiles;
+pub(crate) mod tiles;
 
 use std::ops::Range;
 use std::sync::OnceLock;

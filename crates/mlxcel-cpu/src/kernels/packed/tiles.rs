@@ -26,20 +26,20 @@ use crate::memory::Scratch;
 use crate::view::Shared;
 
 /// Tokens of a tile.
-pub(in crate::kernels) const TOKENS: usize = 16;
+pub(crate) const TOKENS: usize = 16;
 /// Elements of a tile along `k`.
-pub(in crate::kernels) const STEP: usize = 32;
+pub(crate) const STEP: usize = 32;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
 /// Bytes of a line of the caches, and places at which memory is asked for in turn, at most.
 const LINE: usize = 64;
 const PLACES: usize = 8;
 /// Sums of two tiles of tokens with two panels.
-pub(in crate::kernels) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
+pub(crate) const PAIR_SUMS: usize = 4 * TOKENS * ROWS;
 
 /// The shapes of the tile registers.
 #[repr(C, align(64))]
-pub(in crate::kernels) struct Configuration {
+pub(crate) struct Configuration {
     palette: u8,
     start: u8,
     reserved: [u8; 14],
@@ -73,15 +73,15 @@ pub(in crate::kernels) const fn of_lines(lines: usize) -> Configuration {
 }
 
 /// All registers full.
-pub(in crate::kernels) static WHOLE: Configuration = of_lines(TOKENS);
+pub(crate) static WHOLE: Configuration = of_lines(TOKENS);
 
 /// A thread's tile registers, configured while this lives.
-pub(in crate::kernels) struct Registers(());
+pub(crate) struct Registers(());
 
 impl Registers {
     /// # Safety
     /// The machine must have AMX, and the process the permission to use it.
-    pub(in crate::kernels) unsafe fn configure(configuration: &Configuration) -> Self {
+    pub(crate) unsafe fn configure(configuration: &Configuration) -> Self {
         // SAFETY: the configuration is valid and the features are promised.
         unsafe { asm!("ldtilecfg [{}]", in(reg) configuration, options(nostack, readonly)) };
         Registers(())
@@ -242,7 +242,7 @@ unsafe fn convert((x, cols): (*const f32, usize), depth: usize, half: usize, to:
 /// Memory that is read soon: where it begins, and how much of it is asked for at every step: so many lines at each of some
 /// places at equal distances. Memory that is read at several places in turn comes faster than in one.
 #[derive(Clone, Copy)]
-pub(in crate::kernels) struct Ahead {
+pub(crate) struct Ahead {
     at: *const u8,
     lines: usize,
     places: usize,
@@ -250,8 +250,7 @@ pub(in crate::kernels) struct Ahead {
 }
 
 impl Ahead {
-    pub(in crate::kernels) const NOTHING: Self =
-        Ahead { at: std::ptr::null(), lines: 0, places: 0, apart: 0 };
+    pub(crate) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0, places: 0, apart: 0 };
 
     /// Some bytes in so many steps.
     pub(super) fn new(at: *const u8, bytes: usize, steps: usize) -> Self {
@@ -289,7 +288,7 @@ macro_rules! spaced {
 /// # Safety
 /// The registers must be configured on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and
 /// `sums` have room.
-pub(in crate::kernels) unsafe fn multiply(
+pub(crate) unsafe fn multiply(
     _: &Registers,
     (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
     (sums, fresh): (*mut f32, bool),
