@@ -7,8 +7,7 @@ mod clock;
 
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products};
 use mlxcel_engine::sampling::SamplingParams;
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Batch, Engine, EngineError, Feeds, Logits, Program, SequenceState, WeightSource};
+use mlxcel_engine::{Batch, Engine, Feeds, Logits, NoWeights, Program, SequenceState};
 use mlxcel_ir::step::StepInputs;
 use mlxcel_ir::{Bindings, Builder, DType, HostTensor, PagedBatch, PagedSpec, shape};
 
@@ -29,14 +28,6 @@ const CACHES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 /// Tokens before the step, and of the step.
 const STEPS: [(usize, usize); 5] = [(512, 1), (2048, 1), (4096, 1), (0, 512), (3584, 512)];
 const ROUNDS: usize = 4;
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        Err(EngineError::MissingFeed { name: name.to_string() })
-    }
-}
 
 fn main() {
     println!("| shape | cache | depth | tokens | ms | cache read, GB/s | GFLOP/s |");

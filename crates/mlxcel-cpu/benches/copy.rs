@@ -4,20 +4,11 @@
 mod clock;
 
 use mlxcel_cpu::{CpuEngine, CpuOptions};
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Engine, EngineError, Feeds, WeightSource};
+use mlxcel_engine::{Engine, Feeds, NoWeights};
 use mlxcel_ir::{Bindings, Builder, DType, HostTensor, shape};
 
 const SIZES: [[usize; 2]; 3] = [[256, 256], [4096, 4096], [49152, 576]];
 const ROUNDS: usize = 4;
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        Err(EngineError::MissingFeed { name: name.to_string() })
-    }
-}
 
 fn main() {
     let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };

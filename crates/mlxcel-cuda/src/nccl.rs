@@ -187,8 +187,7 @@ impl CudaEngine {
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_engine::weights::WeightTensor;
-    use mlxcel_engine::{Engine as _, Feeds, WeightSource};
+    use mlxcel_engine::{Engine as _, Feeds, NoWeights};
     use mlxcel_ir::{Bindings, Builder, Graph, HostTensor, Op, shape};
 
     use super::*;
@@ -210,14 +209,6 @@ mod tests {
             assert!(from != to, "what is sent is not what is received");
             self.0.lock().unwrap().push((kind, numbers.0, numbers.1));
             Ok(())
-        }
-    }
-
-    struct NoWeights;
-
-    impl WeightSource for NoWeights {
-        fn tensor(&self, name: &str) -> std::result::Result<WeightTensor, EngineError> {
-            panic!("the graph has no weight {name}")
         }
     }
 

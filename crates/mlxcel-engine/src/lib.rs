@@ -123,6 +123,16 @@ pub trait WeightSource: Sync {
     fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError>;
 }
 
+/// Where graphs without weights get none from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoWeights;
+
+impl WeightSource for NoWeights {
+    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
+        Err(mlxcel_weights::WeightsError::UnknownTensor { name: name.to_string() }.into())
+    }
+}
+
 impl WeightSource for mlxcel_weights::Checkpoint {
     fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
         Ok(mlxcel_weights::Checkpoint::tensor(self, name)?)

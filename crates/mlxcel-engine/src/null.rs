@@ -87,16 +87,8 @@ impl Program for Null {
 mod tests {
     use super::*;
     use crate::sampling::SamplingParams;
-    use crate::{Batch, Logits, SequenceState};
+    use crate::{Batch, Logits, NoWeights, SequenceState};
     use mlxcel_ir::{Builder, DType, shape};
-
-    struct NoWeights;
-
-    impl WeightSource for NoWeights {
-        fn tensor(&self, name: &str) -> Result<mlxcel_weights::WeightTensor, EngineError> {
-            Err(EngineError::MissingFeed { name: name.to_string() })
-        }
-    }
 
     #[test]
     fn the_null_engine_counts_upwards() {

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use mlxcel_engine::sampling::SamplingParams;
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Batch, Engine, EngineError, Feeds, Logits, Program, SequenceState, WeightSource};
+use mlxcel_engine::{Batch, Engine, EngineError, Feeds, Logits, NoWeights, Program, SequenceState};
 use mlxcel_ir::step::StepInputs;
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, PagedSpec, ScatterMode, shape};
 use mlxcel_mlx::{Device, Home, MlxEngine, MlxError, Mode, Options};
@@ -25,17 +24,9 @@ fn open(mode: Mode) -> MlxEngine {
     MlxEngine::open(Options { home: home(), device: Some(Device::Cpu), mode }).unwrap()
 }
 
-struct Nothing;
-
-impl WeightSource for Nothing {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        panic!("the graph has no weight '{name}'")
-    }
-}
-
 fn compile(engine: &MlxEngine, graph: &Graph, dims: &[(&str, usize)]) -> Box<dyn Program> {
     let dims: Bindings = dims.iter().map(|(n, s)| (n.to_string(), *s)).collect();
-    engine.compile(graph, &Nothing, &dims).unwrap()
+    engine.compile(graph, &NoWeights, &dims).unwrap()
 }
 
 fn step(program: &mut dyn Program, feeds: &[(&str, HostTensor)]) -> Result<Vec<HostTensor>, EngineError> {

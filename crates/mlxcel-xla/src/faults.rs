@@ -4,8 +4,8 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
-use mlxcel_engine::weights::{Bytes, WeightTensor};
-use mlxcel_engine::{Engine as _, EngineError, Feeds, Program, WeightSource};
+use mlxcel_engine::weights::Bytes;
+use mlxcel_engine::{Engine as _, EngineError, Feeds, NoWeights, Program};
 use mlxcel_ir::{Bindings, Builder, DType, Graph, HostTensor, shape};
 
 use crate::emit::EmitOptions;
@@ -82,14 +82,6 @@ impl Executor for Faulty {
 
     fn zeros(&self, _: DType, _: &[usize]) -> Result<Buffer, XlaError> {
         Ok(self.buffer())
-    }
-}
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        panic!("the graph has no weight '{name}'")
     }
 }
 

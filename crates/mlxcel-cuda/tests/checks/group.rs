@@ -4,20 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use mlxcel_cuda::{CudaEngine, CudaOptions};
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Engine as _, EngineError, Feeds, Seat, Sharing as _, WeightSource};
+use mlxcel_engine::{Engine as _, Feeds, NoWeights, Seat, Sharing as _};
 use mlxcel_ir::{Bindings, Builder, DType, HostTensor, Op, shape};
 
 const ROWS: usize = 32;
 const COLUMNS: usize = 96;
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        panic!("the graph has no weight {name}")
-    }
-}
 
 /// Joins, and exchanges numbers of every type.
 pub fn check_alone() {

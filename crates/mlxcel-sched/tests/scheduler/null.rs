@@ -1,17 +1,8 @@
 //! The scheduler on the null engine, through the seam that real engines have.
 
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Engine, EngineError, NullEngine, WeightSource, step};
+use mlxcel_engine::{Engine, NoWeights, NullEngine, step};
 use mlxcel_ir::{Bindings, Builder, shape};
 use mlxcel_sched::{Event, Finish, Limits, Request, Runner, Traits};
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        Err(EngineError::MissingFeed { name: name.to_string() })
-    }
-}
 
 #[test]
 fn many_requests_on_the_null_engine_count_upwards() {

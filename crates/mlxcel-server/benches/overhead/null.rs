@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mlxcel_engine::weights::WeightTensor;
-use mlxcel_engine::{Engine as _, EngineError, Feeds, NullEngine, Program, Ticket, WeightSource};
+use mlxcel_engine::{Engine as _, EngineError, Feeds, NoWeights, NullEngine, Program, Ticket};
 use mlxcel_ir::{Bindings, Builder, HostTensor, shape, step};
 use mlxcel_sched::{Limits, Runner, Traits};
 use mlxcel_server::{Card, Config, Info, Listen, LoadError, Parts, Server, Source, Work};
@@ -95,14 +94,6 @@ fn null() -> Box<dyn Program> {
     b.output(step::SAMPLED, logits.sample(inputs.sampling));
     let graph = b.finish().expect("a graph that only draws");
     NullEngine.compile(&graph, &NoWeights, &Bindings::new()).expect("the null engine takes any graph")
-}
-
-struct NoWeights;
-
-impl WeightSource for NoWeights {
-    fn tensor(&self, name: &str) -> Result<WeightTensor, EngineError> {
-        Err(EngineError::MissingFeed { name: name.to_string() })
-    }
 }
 
 /// A program whose results are there only some time after they were asked for.

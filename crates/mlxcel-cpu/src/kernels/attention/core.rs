@@ -327,7 +327,9 @@ impl<'a> Attend<'a> {
             unsafe { turn::<S>(&keys, &rows, (lane, lane + LANES_MAX), &mut self.scratch.keys) };
             if let Some(next) = next {
                 fetch(&next.keys[lane..lane + LANES_MAX], of(keys));
-                values.inspect(|&v| fetch(&next.values[lane..lane + LANES_MAX], of(v)));
+                if let Some(values) = values {
+                    fetch(&next.values[lane..lane + LANES_MAX], of(values));
+                }
             }
             lane += LANES_MAX;
         }
