@@ -7,6 +7,7 @@ use mlxcel_engine::{EngineError, Feeds, Program, Ticket};
 use mlxcel_ir::{Bindings, Graph, HostTensor, Op, Type, Value};
 
 use crate::context::{Context, Products};
+use crate::kernels::copy;
 use crate::layout::Layout;
 use crate::memory::{Buffer, Slabs};
 use crate::plan::{Arena, Leaves, Plan, build};
@@ -150,12 +151,21 @@ impl CpuProgram {
         };
         let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
         let host = done.results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
-        let moved =
-            done.updates.iter().filter(|(s, v)| v.bytes().as_ptr() != self.state_views[*s].bytes().as_ptr());
+        let start = |v: &View<'_>| v.bytes().as_ptr();
+        let is_state = |v: &View<'_>| {
+            self.state_views.iter().any(|state| state.bytes().as_ptr_range().contains(&start(v)))
+        };
+        let moved = done.updates.into_iter().filter(|(s, v)| start(v) != start(&self.state_views[*s]));
+        let (of_states, of_results): (Vec<_>, Vec<_>) = moved.partition(|(_, v)| is_state(v));
         // States that take the value of another are copied aside first, since that one may change too.
-        let moved: Vec<(usize, HostTensor)> =
-            moved.map(|(s, v)| Ok((*s, to_host(ctx, v)?))).collect::<Result<_, EngineError>>()?;
-        for (s, t) in moved {
+        let aside = of_states
+            .into_iter()
+            .map(|(s, v)| Ok((s, to_host(ctx, &v)?)))
+            .collect::<Result<Vec<_>, EngineError>>()?;
+        for (s, v) in of_results {
+            copy::strided(ctx, &v, &mut self.states[s].out());
+        }
+        for (s, t) in aside {
             self.states[s].out().bytes().copy_from_slice(t.bytes());
         }
         Ok(host)

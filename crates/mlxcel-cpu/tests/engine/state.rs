@@ -42,6 +42,22 @@ fn states_may_exchange_their_values() {
 }
 
 #[test]
+fn a_state_takes_another_as_it_was_before_the_step() {
+    let feed = feeds(Random(94));
+    let b = Builder::new();
+    let x = b.input("x", DType::F32, shape!["tokens", 4]);
+    let ids = b.input("ids", DType::I32, shape!["tokens"]);
+    let [r, s, t] = ["r", "s", "t"].map(|name| b.state(name, DType::F32, shape!["blocks", 4]));
+    b.update("r", t);
+    b.update("s", (r + 1.0).scatter(ids, x, ScatterMode::Add));
+    b.update("t", s);
+    for (name, state) in [("r", r), ("s", s), ("t", t)] {
+        b.output(name, state * 1.0);
+    }
+    feed(Case::new(b)).check("a ring");
+}
+
+#[test]
 fn a_state_without_an_update_stays_as_it_is() {
     let feed = feeds(Random(93));
     let b = Builder::new();
