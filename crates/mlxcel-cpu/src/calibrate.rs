@@ -1,5 +1,6 @@
 //! What this machine can do, measured: how fast all threads together read memory, and how much arithmetic
-//! their instructions do when nothing is read at all, in tiles also when they are loaded. A witness for benchmarks; nothing else in the engine uses it.
+//! their instructions do when nothing is read at all, in tiles also when they are loaded. A witness for benchmarks;
+//! nothing else in the engine uses it.
 //!
 //! Every loop runs for a while and the run in the middle counts: on a machine that others use too, the best of some
 //! milliseconds is not what anybody gets for seconds.
