@@ -89,13 +89,34 @@ impl<'a> Side<'a> {
     }
 }
 
+/// What is read next: a chunk's rows, and where the heads of a run begin in them.
+#[derive(Clone, Copy)]
+struct Next {
+    rows: Visited,
+    offset: usize,
+    head_bytes: usize,
+}
+
+impl Next {
+    #[inline(always)]
+    fn of(side: &Side<'_>, is_whole: bool, lane: usize) -> Self {
+        Next { rows: side.rows(is_whole, lane), offset: side.offset, head_bytes: side.head_bytes }
+    }
+
+    /// A head's rows.
+    #[inline(always)]
+    fn ahead(&self, head: usize) -> Ahead<'_> {
+        Ahead { rows: &self.rows, offset: self.offset + head * self.head_bytes }
+    }
+}
+
 /// One query's heads of a run.
 #[derive(Clone, Copy)]
 struct Visit<'a> {
     keys: Side<'a>,
     values: Side<'a>,
-    /// What is read when all these values were, and where its first head begins.
-    then: (Visited, usize),
+    /// What is read when all these values were.
+    then: Next,
     /// Whether values are the beginnings of keys.
     is_shared: bool,
     heads: usize,
@@ -113,22 +134,22 @@ impl Visit<'_> {
         (self.seen.0 / CHUNK * CHUNK, self.seen.1.next_multiple_of(CHUNK))
     }
 
-    /// What comes when a chunk of keys was read, and where its first head begins.
+    /// What comes when a chunk of keys was read.
     #[inline(always)]
-    fn after_keys(&self, chunk: usize) -> (Visited, usize) {
+    fn after_keys(&self, chunk: usize) -> Next {
         let lanes = self.lanes();
         match chunk + CHUNK {
-            next if next < lanes.1 => (self.keys.rows(self.is_whole, next), self.keys.offset),
+            next if next < lanes.1 => Next::of(&self.keys, self.is_whole, next),
             _ if self.is_shared => self.then,
-            _ => (self.values.rows(self.is_whole, lanes.0), self.values.offset),
+            _ => Next::of(&self.values, self.is_whole, lanes.0),
         }
     }
 
     /// What comes when a chunk of values was read.
     #[inline(always)]
-    fn after_values(&self, chunk: usize) -> (Visited, usize) {
+    fn after_values(&self, chunk: usize) -> Next {
         match chunk + CHUNK {
-            next if next < self.lanes().1 => (self.values.rows(self.is_whole, next), self.values.offset),
+            next if next < self.lanes().1 => Next::of(&self.values, self.is_whole, next),
             _ => self.then,
         }
     }
@@ -152,15 +173,15 @@ impl Attend<'_> {
         let end = base + STRETCH;
         let is_whole = |&(lo, hi): &(usize, usize)| lo <= base && end <= hi;
         let [of_keys, of_values] = self.starts(self.keys);
-        let next = self.next(end, of_keys[(self.keys.0 - base) / CHUNK]);
+        let first = (self.keys.0 - base) / CHUNK * CHUNK;
+        let next = self.next(end, of_keys[first / CHUNK]);
         for head in self.heads.clone().step_by(at_once) {
             let run = head..(head + at_once).min(self.heads.end);
             let then = if run.end < self.heads.end {
-                let first = (self.keys.0 - base) / CHUNK * CHUNK;
-                let rows = Side::new(&keys, &of_keys, 0).rows(is_whole(&self.ranges[0]), first);
-                (rows, run.end * keys.head_bytes())
+                Next::of(&Side::new(&keys, &of_keys, run.end), is_whole(&self.ranges[0]), first)
             } else {
-                (next, self.heads.start * keys.head_bytes())
+                let head_bytes = keys.head_bytes();
+                Next { rows: next, offset: self.heads.start * head_bytes, head_bytes }
             };
             for (query, range) in self.ranges.iter().enumerate() {
                 let (lo, hi) = *range;
@@ -247,9 +268,9 @@ impl OfNumbers for Score<'_> {
         let (mut chunk, end) = visit.lanes();
         let mut rows = visit.keys.rows(visit.is_whole, chunk);
         while chunk < end {
-            let (next, offset) = visit.after_keys(chunk);
+            let next = visit.after_keys(chunk);
             for head in 0..visit.heads {
-                let ahead = Ahead { rows: &next, offset: offset + head * visit.keys.head_bytes };
+                let ahead = next.ahead(head);
                 let keys = Stored::<N>::new(&rows, visit.keys.at(head));
                 let sums = Sums { base: sums.base.wrapping_add(chunk), ..sums }.from(head * visit.group);
                 let mut t = 0;
@@ -274,7 +295,7 @@ impl OfNumbers for Score<'_> {
                     scale(&rows, visit.keys.at(head) + visit.keys.width, (sums, visit.group));
                 }
             }
-            rows = next;
+            rows = next.rows;
             chunk += CHUNK;
         }
     }
@@ -336,7 +357,7 @@ impl OfNumbers for Add<'_> {
         let (mut chunk, end) = visit.lanes();
         let mut rows = visit.values.rows(visit.is_whole, chunk);
         while chunk < end {
-            let (next, offset) = visit.after_values(chunk);
+            let next = visit.after_values(chunk);
             let seen = (visit.seen.0.max(chunk) - chunk, visit.seen.1.min(chunk + CHUNK) - chunk);
             for head in 0..visit.heads {
                 let values = Stored::<N>::new(&rows, visit.values.at(head));
@@ -346,7 +367,7 @@ impl OfNumbers for Add<'_> {
                     scale(&rows, visit.values.at(head) + visit.values.width, (weights, visit.group));
                 }
                 let extent = Extent { fresh: false, rows: seen, columns: (0, sums.stride) };
-                let ahead = Ahead { rows: &next, offset: offset + head * visit.values.head_bytes };
+                let ahead = next.ahead(head);
                 let mut t = 0;
                 while t < visit.group {
                     let count = sharing(visit.group - t);
@@ -358,7 +379,7 @@ impl OfNumbers for Add<'_> {
                     t += count;
                 }
             }
-            rows = next;
+            rows = next.rows;
             chunk += CHUNK;
         }
     }
