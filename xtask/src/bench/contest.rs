@@ -72,13 +72,8 @@ impl Contest<'_> {
                 eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
                 for (column, test) in self.tests().into_iter().enumerate() {
                     let loaded = if column < SHARED { self.calibrate()? } else { None };
-                    let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
-                    if let (0, Some(loaded), Some(rate)) =
-                        (column, loaded, results.rows[index].gflop_per_s.last())
-                    {
-                        let share = rate / loaded;
-                        results.rows[index].loaded_share.push(share);
-                    }
+                    let cell = (index, column, test);
+                    let threads = self.run_ours(files.path(row.ours), cell, loaded, &mut results)?;
                     let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
                     results.rows[index].theirs[column].extend(theirs);
                 }
@@ -110,6 +105,7 @@ impl Contest<'_> {
         &self,
         model: &Path,
         (row, column, test): (usize, usize, Test),
+        loaded: Option<f64>,
         results: &mut Results,
     ) -> Result<usize> {
         let report = output_of(self.command_of_ours(model, test))?;
@@ -119,7 +115,9 @@ impl Contest<'_> {
         compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
         match column {
             0 => {
-                compared.gflop_per_s.extend(measured["gflop_per_s"].as_f64());
+                let rate = measured["gflop_per_s"].as_f64();
+                compared.gflop_per_s.extend(rate);
+                compared.loaded_share.extend(rate.zip(loaded).map(|(rate, loaded)| rate / loaded));
                 compared.peak_share.extend(measured["peak_share"].as_f64());
             }
             1 => {
