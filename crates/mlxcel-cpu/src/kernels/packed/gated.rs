@@ -2,7 +2,7 @@
 //! with its factor and rounded to the tiles of the next product; only sums that are still near are read for it.
 //!
 //! Algorithm: panels of the gate and of its factor take turns, so each pair of panels leaves the sums of both. They are
-//! multiplied line by line beside the tile products of the next pair, whose vector units have nothing else to do.
+//! multiplied a few lines at a time beside the tile products of the next pair, whose vector units have nothing else to do.
 //!
 //! The numbers are those of separate products, an activation and a rounding, bit for bit: a prompt may be cut so that
 //! some of its tokens go that way. Exact tokens always do.
@@ -23,6 +23,8 @@ use crate::kernels::linear::{Feed, Panel, Sink};
 
 /// Lines of a pair of tiles.
 pub(super) const LINES: usize = 2 * TOKENS;
+/// Lines that are multiplied together, a part of those of a tile: one by one, each would wait for its own last number.
+const TOGETHER: usize = 4;
 
 /// Where the products of a gate and its factor go.
 pub(super) struct Gate<'a> {
@@ -36,30 +38,32 @@ pub(super) struct Pending {
     sums: *const f32,
     panel: usize,
     tile: usize,
+    due: usize,
     done: usize,
 }
 
 impl Pending {
     /// The sums must stay where they are until all lines are done.
     pub(super) fn new(sums: *const f32, panel: usize, tile: usize) -> Self {
-        Pending { sums, panel, tile, done: 0 }
+        Pending { sums, panel, tile, due: 0, done: 0 }
     }
 }
 
 impl Gate<'_> {
-    /// So many lines, or all that are left.
+    /// As far as so many more lines are due, or all that are left.
     #[inline(always)]
     pub(super) fn some(&self, pending: &mut Pending, lines: usize) {
-        for _ in 0..lines.min(LINES - pending.done) {
+        pending.due = (pending.due + lines).min(LINES);
+        while pending.due - pending.done >= TOGETHER {
             let (tile, slot) = (pending.done / TOKENS, pending.done % TOKENS);
             let row = pending.panel * ROWS;
             let gate = pending.sums.wrapping_add((2 * tile * TOKENS + slot) * ROWS);
             let factor = gate.wrapping_add(TOKENS * ROWS);
             let to = self.to.line(pending.tile + tile, row).wrapping_add(slot * STEP);
             let biases = self.biases.map(|b| b.map_or(std::ptr::null(), |b| b[row..row + ROWS].as_ptr()));
-            // SAFETY: there are no gates without tiles; sums have both lines, and the tokens a line for this one.
-            unsafe { line(self.kind, [gate, factor], biases, to) };
-            pending.done += 1;
+            // SAFETY: there are no gates without tiles; sums have the lines of both, and the tokens lines for them.
+            unsafe { multiply(self.kind, [gate, factor], biases, to) };
+            pending.done += TOGETHER;
         }
     }
 
@@ -68,27 +72,33 @@ impl Gate<'_> {
     }
 }
 
-/// The activation of sixteen sums times sixteen others, rounded.
+/// The activations of some lines of sums times those of others, rounded.
 ///
 /// # Safety
 /// The machine must have the features; all sums and what is there of biases must be readable, and `to` have room.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn line(kind: Activation, sums: [*const f32; 2], biases: [*const f32; 2], to: *mut u16) {
-    let (mut gate, mut activated) = ([0.0; ROWS], [0.0; ROWS]);
+unsafe fn multiply(kind: Activation, sums: [*const f32; 2], biases: [*const f32; 2], to: *mut u16) {
+    let (mut gate, mut activated) = ([0.0; TOGETHER * ROWS], [0.0; TOGETHER * ROWS]);
     // SAFETY: as the caller promises.
     unsafe {
-        _mm512_storeu_ps(gate.as_mut_ptr(), biased(sums[0], biases[0]));
+        for line in 0..TOGETHER {
+            let sums = biased(sums[0].add(line * ROWS), biases[0]);
+            _mm512_storeu_ps(gate[line * ROWS..][..ROWS].as_mut_ptr(), sums);
+        }
         activate(kind, &gate, &mut activated);
-        let product = _mm512_mul_ps(_mm512_loadu_ps(activated.as_ptr()), biased(sums[1], biases[1]));
-        let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(product));
-        _mm256_storeu_si256(to.cast(), rounded);
+        for line in 0..TOGETHER {
+            let activated = _mm512_loadu_ps(activated[line * ROWS..][..ROWS].as_ptr());
+            let product = _mm512_mul_ps(activated, biased(sums[1].add(line * ROWS), biases[1]));
+            let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(product));
+            _mm256_storeu_si256(to.add(line * STEP).cast(), rounded);
+        }
     }
 }
 
 /// Sixteen sums with their bias, if there is one.
 ///
 /// # Safety
-/// As for [`line`].
+/// As for [`multiply`].
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn biased(sums: *const f32, bias: *const f32) -> __m512 {
