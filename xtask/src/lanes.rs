@@ -31,7 +31,8 @@ const LONG: [(&str, &str); 8] = [
 ];
 
 /// The program that stays on one core: MLX hands every op from one thread to another, and tiny models have hardly more to
-/// do. Half of the time on two cores is waking and waiting.
+/// do. Half of the time on two cores is waking and waiting, and a third of that on one where the thread that is woken
+/// interrupts the one that has more ops to hand over.
 const ON_ONE_CORE: (&str, &str) = LONG[0];
 
 /// A program with tests.
@@ -53,8 +54,8 @@ impl Program {
         let core = if self.is(ON_ONE_CORE) { one_core() } else { None };
         let mut command = match core {
             Some(core) => {
-                let mut command = Command::new("taskset");
-                command.args(["--cpu-list", &core]).arg(&self.path);
+                let mut command = without_interruption(&core);
+                command.arg(&self.path);
                 command
             }
             None => Command::new(&self.path),
@@ -143,11 +144,18 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
+/// Runs a program, whose path is to follow, on a core where its threads do not interrupt each other.
+fn without_interruption(core: &str) -> Command {
+    let mut command = Command::new("chrt");
+    command.args(["--batch", "0", "taskset", "--cpu-list", core]);
+    command
+}
+
 /// A core that this process may use, where there is a way to keep a program on it.
 fn one_core() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let core = first_core(&status)?;
-    let works = Command::new("taskset").args(["--cpu-list", &core, "true"]).stderr(Stdio::null()).status();
+    let works = without_interruption(&core).arg("true").stderr(Stdio::null()).status();
     works.is_ok_and(|status| status.success()).then_some(core)
 }
 

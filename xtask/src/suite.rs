@@ -63,10 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         command.args(arguments);
         return shell::run(command);
     }
-    lanes::run(command())?;
-    let mut examples = command();
-    examples.arg("--doc");
-    shell::run(examples)
+    lanes::run(command())
 }
 
 /// Runs the server's soak for so long; `run` does it for two minutes.

@@ -86,11 +86,27 @@ pub(crate) fn check(file: &File, source: &Source, tests: &TestModules) -> Vec<Fi
     for (at, _) in source.code.match_indices("#[ignore") {
         findings.push(file.finding(source.line(at), "a test is ignored"));
     }
+    findings.extend(examples(file, source));
     if !tests.contains(&file.path) {
         findings.extend(unwraps(file, source));
         findings.extend(of_one_system(file, source));
     }
     findings
+}
+
+/// Rule: code in comments is not run, so it says that it is text; what is to be run is a test.
+fn examples<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Finding> + 'a {
+    let lines = source.comments.lines().enumerate();
+    let fences = lines.filter_map(|(number, line)| {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+        Some((number, comment.trim().strip_prefix("```")?))
+    });
+    // Every other one ends what the one before it began.
+    let begun = fences.step_by(2).filter(|(_, language)| *language != "text");
+    begun.map(|(number, _)| {
+        file.finding(number + 1, "an example that nothing runs: make it a test, or ```text")
+    })
 }
 
 fn unwraps<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Finding> + 'a {
@@ -155,6 +171,15 @@ mod tests {
     #[test]
     fn ignored_tests_are_found() {
         assert_eq!(said("#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n").len(), 2);
+    }
+
+    #[test]
+    fn examples_that_nothing_runs_are_found() {
+        let text =
+            "/// x\n/// ```\n/// a();\n/// ```\nfn a() {}\n    //! ```rust\n    //! b();\n    //! ```\n";
+        let message = "an example that nothing runs: make it a test, or ```text";
+        assert_eq!(said(text), [3, 7].map(|line| format!("a/src/b.rs:{line}: {message}")));
+        assert!(said("/// ```text\n/// a\n/// ```\n// ``` of no documentation\n").is_empty());
     }
 
     #[test]
