@@ -1,6 +1,8 @@
 //! Metadata and tensor table of a GGUF file. Seeds: `crates/mlxcel-weights/tests/fixtures/gguf`.
 //!
-//!     cargo +nightly fuzz run gguf -- -max_len=4096 -rss_limit_mb=512
+//! ```text
+//! cargo +nightly fuzz run gguf -- -max_len=4096 -rss_limit_mb=512
+//! ```
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

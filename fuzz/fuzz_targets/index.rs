@@ -1,6 +1,8 @@
 //! The index of a sharded safetensors checkpoint: whatever is accepted stays inside its folder.
 //!
-//!     cargo +nightly fuzz run index -- -max_len=4096 -rss_limit_mb=512
+//! ```text
+//! cargo +nightly fuzz run index -- -max_len=4096 -rss_limit_mb=512
+//! ```
 #![no_main]
 
 use std::path::{Component, Path};

@@ -1,6 +1,8 @@
 //! The quantisation settings of a `config.json`.
 //!
-//!     cargo +nightly fuzz run quant_config -- -max_len=4096 -rss_limit_mb=512
+//! ```text
+//! cargo +nightly fuzz run quant_config -- -max_len=4096 -rss_limit_mb=512
+//! ```
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

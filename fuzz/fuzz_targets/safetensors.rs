@@ -1,6 +1,8 @@
 //! The header of a safetensors file. Seeds: the `.safetensors` files in `crates/mlxcel-weights/tests/fixtures`.
 //!
-//!     cargo +nightly fuzz run safetensors -- -max_len=4096 -rss_limit_mb=512
+//! ```text
+//! cargo +nightly fuzz run safetensors -- -max_len=4096 -rss_limit_mb=512
+//! ```
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -31,8 +31,8 @@ const LONG: [(&str, &str); 8] = [
 ];
 
 /// The program that stays on one core: MLX hands every op from one thread to another, and tiny models have hardly more to
-/// do. Half of the time on two cores is waking and waiting, and a third of that on one where the thread that is woken
-/// interrupts the one that has more ops to hand over.
+/// do. Half of the time on two cores is waking and waiting. Where the thread that is woken interrupts the one that has more
+/// ops to hand over, the suite took 328 and 393 seconds on one core, and 225 where it does not.
 const ON_ONE_CORE: (&str, &str) = LONG[0];
 
 /// A program with tests.

@@ -94,17 +94,25 @@ pub(crate) fn check(file: &File, source: &Source, tests: &TestModules) -> Vec<Fi
     findings
 }
 
-/// Rule: code in comments is not run, so it says that it is text; what is to be run is a test.
+/// Rule: code in comments is not run, so it says that it is text; what is to be run is a test. Code is fenced, or set in
+/// behind an empty line.
 fn examples<'a>(file: &'a File, source: &'a Source) -> impl Iterator<Item = Finding> + 'a {
+    let (mut is_fenced, mut is_behind_empty) = (false, false);
     let lines = source.comments.lines().enumerate();
-    let fences = lines.filter_map(|(number, line)| {
+    let found = lines.filter(move |(_, line)| {
         let line = line.trim_start();
-        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
-        Some((number, comment.trim().strip_prefix("```")?))
+        let Some(comment) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+            (is_fenced, is_behind_empty) = (false, false);
+            return false;
+        };
+        let fence = comment.trim().strip_prefix("```").or_else(|| comment.trim().strip_prefix("~~~"));
+        let is_set_in = !is_fenced && is_behind_empty && comment.starts_with("     ");
+        is_behind_empty = comment.trim().is_empty();
+        let begins = fence.filter(|_| !is_fenced);
+        is_fenced ^= fence.is_some();
+        is_set_in || begins.is_some_and(|language| language != "text")
     });
-    // Every other one ends what the one before it began.
-    let begun = fences.step_by(2).filter(|(_, language)| *language != "text");
-    begun.map(|(number, _)| {
+    found.map(|(number, _)| {
         file.finding(number + 1, "an example that nothing runs: make it a test, or ```text")
     })
 }
@@ -179,7 +187,8 @@ mod tests {
             "/// x\n/// ```\n/// a();\n/// ```\nfn a() {}\n    //! ```rust\n    //! b();\n    //! ```\n";
         let message = "an example that nothing runs: make it a test, or ```text";
         assert_eq!(said(text), [3, 7].map(|line| format!("a/src/b.rs:{line}: {message}")));
-        assert!(said("/// ```text\n/// a\n/// ```\n// ``` of no documentation\n").is_empty());
+        assert_eq!(said("/// x\n///\n///     a();\nfn a() {}\n/// ~~~\n/// a();\n/// ~~~\n").len(), 2);
+        assert!(said("/// ```text\n///\n///     a\n/// ```\n// ``` of no documentation\n").is_empty());
     }
 
     #[test]
