@@ -1,12 +1,15 @@
 //! What this machine can do, measured: how fast all threads together read memory, and how much arithmetic
-//! their instructions do when nothing is read at all, in tiles also when they are loaded. A witness for benchmarks;
-//! nothing else in the engine uses it.
+//! their instructions do when nothing is read at all, in tiles also when they are loaded for every product. A witness
+//! for benchmarks; nothing else in the engine uses it.
 //!
 //! Every loop runs for a while and the run in the middle counts: on a machine that others use too, the best of some
 //! milliseconds is not what anybody gets for seconds.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::hint::black_box;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_engine::EngineError;
@@ -20,6 +23,8 @@ use crate::simd::{Kernel, LANES_MAX, Simd};
 /// Passes over the memory, and runs of each loop of arithmetic, at least, and for how long.
 const RUNS: usize = 9;
 const LONG: Duration = Duration::from_millis(400);
+/// Tasks of arithmetic for each thread, since cores need not be equally fast: one may have a neighbour and the other none.
+const TASKS: usize = 16;
 /// Bytes that a thread reads before it takes another part.
 const PART: usize = 4 << 20;
 /// Places at which a part is read in turn, since memory gives more that way than in one stream (28 to 33 GB/s and not 20
@@ -44,7 +49,7 @@ impl CpuEngine {
     pub fn calibrate(&self, bytes: usize) -> Result<Calibration, EngineError> {
         Ok(Calibration {
             read_bytes_per_s: self.reading(bytes)?,
-            f32_flop_per_s: self.arithmetic(Sums::FLOPS, |_| {
+            f32_flop_per_s: self.arithmetic(Sums::FLOPS, || {
                 black_box(self.ctx.level.dispatch(Sums { factor: black_box(0.999) }));
             }),
             bf16_flop_per_s: self.tiles(),
@@ -69,17 +74,17 @@ impl CpuEngine {
         Ok((count * size_of::<f32>()) as f64 / seconds)
     }
 
-    /// Operations in a second when every thread runs the loop, which has so many.
-    fn arithmetic(&self, flops: usize, run: impl Fn(usize) + Sync) -> f64 {
-        let threads = self.ctx.threads.count();
-        let seconds = middle(|| self.ctx.threads.each(threads, &run));
-        (threads * flops) as f64 / seconds
+    /// Operations in a second when every thread runs the loop, which has so many, again and again.
+    fn arithmetic(&self, flops: usize, run: impl Fn() + Sync) -> f64 {
+        let tasks = TASKS * self.ctx.threads.count();
+        let seconds = middle(|| self.ctx.threads.each(tasks, |_| run()));
+        (tasks * flops) as f64 / seconds
     }
 
     #[cfg(target_arch = "x86_64")]
     fn tiles(&self) -> Option<f64> {
         // SAFETY: an engine has this level only where the machine and the system permit it.
-        (self.ctx.level == SimdLevel::Amx).then(|| self.arithmetic(tiles::FLOPS, |_| unsafe { tiles::run() }))
+        (self.ctx.level == SimdLevel::Amx).then(|| self.arithmetic(tiles::FLOPS, || unsafe { tiles::run() }))
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -87,10 +92,18 @@ impl CpuEngine {
         if self.ctx.level != SimdLevel::Amx {
             return Ok(None);
         }
-        let places: Vec<_> =
+        let fresh: Vec<_> =
             (0..self.ctx.threads.count()).map(|_| tiles::operands()).collect::<Result<_, _>>()?;
-        // SAFETY: as for `tiles`; every call has a place of its own.
-        Ok(Some(self.arithmetic(tiles::LOADED_FLOPS, |call| unsafe { tiles::run_loaded(&places[call]) })))
+        // A thread keeps what its core has in its cache.
+        let (fresh, kept) = (Mutex::new(fresh), Mutex::new(HashMap::new()));
+        Ok(Some(self.arithmetic(tiles::LOADED_FLOPS, || {
+            let thread = thread::current().id();
+            let own = lock(&kept).remove(&thread);
+            let operands = own.or_else(|| lock(&fresh).pop()).expect("there are some for every thread");
+            // SAFETY: as for `tiles`; nobody else has these operands.
+            unsafe { tiles::run_loaded(&operands) };
+            lock(&kept).insert(thread, operands);
+        })))
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -102,6 +115,10 @@ impl CpuEngine {
     fn loaded_tiles(&self) -> Result<Option<f64>, EngineError> {
         Ok(None)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Seconds of the run in the middle of many.
@@ -153,7 +170,7 @@ struct Sums {
 impl Sums {
     /// Twelve fit the sixteen registers of AVX2 and hide the latency of two units.
     const COUNT: usize = 12;
-    const STEPS: usize = 1 << 20;
+    const STEPS: usize = 1 << 16;
     /// Of a vector of the widest level; narrower ones take more steps.
     const LANES: usize = 16;
     const FLOPS: usize = 2 * Self::COUNT * Self::LANES * Self::STEPS;
@@ -188,7 +205,7 @@ mod tiles {
 
     /// Four products in a step, each of sixteen rows and columns of 32 numbers.
     const STEP_FLOPS: usize = 4 * 2 * TOKENS * TOKENS * STEP;
-    const STEPS: usize = 1 << 15;
+    const STEPS: usize = 1 << 11;
     pub(super) const FLOPS: usize = STEPS * STEP_FLOPS;
 
     /// A row's steps, and pairs of panels that a pair of tiles of tokens is multiplied with: 640 KB of operands, which
@@ -209,10 +226,19 @@ mod tiles {
         Ok(buffer)
     }
 
+    /// A tile of numbers.
+    #[repr(align(64))]
+    struct Numbers([u16; TOKENS * STEP]);
+
+    static NUMBERS: Numbers = Numbers([0x3f3f; TOKENS * STEP]);
+
+    /// Tiles that were cleared and not loaded are known to be empty: products of them take no more power than nothing does,
+    /// and no time of a neighbour's, as if nothing were multiplied. Loaded zeros take as long as other numbers.
+    ///
     /// # Safety
     /// The machine must have AMX with `bf16`, and the process the permission to use it.
     pub(super) unsafe fn run() {
-        // SAFETY: the features are promised; tiles are cleared and used while they are configured.
+        // SAFETY: the features are promised; tiles are filled and used while they are configured.
         unsafe {
             let _registers = Registers::configure(&WHOLE);
             asm!(
@@ -220,10 +246,10 @@ mod tiles {
                 "tilezero tmm1",
                 "tilezero tmm2",
                 "tilezero tmm3",
-                "tilezero tmm4",
-                "tilezero tmm5",
-                "tilezero tmm6",
-                "tilezero tmm7",
+                "tileloadd tmm4, [{numbers} + {line}]",
+                "tileloadd tmm5, [{numbers} + {line}]",
+                "tileloadd tmm6, [{numbers} + {line}]",
+                "tileloadd tmm7, [{numbers} + {line}]",
                 "2:",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
@@ -232,6 +258,7 @@ mod tiles {
                 "dec {steps}",
                 "jnz 2b",
                 steps = inout(reg) STEPS => _,
+                numbers = in(reg) NUMBERS.0.as_ptr(), line = in(reg) 64usize,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
