@@ -200,7 +200,7 @@ mod tiles {
 
     use mlxcel_engine::EngineError;
 
-    use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, multiply};
+    use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, Way, multiply};
     use crate::memory::Buffer;
 
     /// Four products in a step, each of sixteen rows and columns of 32 numbers.
@@ -279,7 +279,8 @@ mod tiles {
             for turn in 0..TURNS * PAIRS {
                 let panel = tokens.add((1 + turn % PAIRS) * PAIR);
                 let panels = [panel, panel.add(PAIR / 2)].map(|panel| panel.cast());
-                multiply(&registers, (tokens.cast(), panels, DEEP), (sums, true), [Ahead::NOTHING; 2], || ());
+                let nothing = (Way::Past, [Ahead::NOTHING; 2]);
+                multiply(&registers, (tokens.cast(), panels, DEEP), (sums, true), nothing, || ());
             }
         }
     }

@@ -23,7 +23,7 @@ use super::coded;
 use super::core::{Attend, KEYS, Memory, STRETCH};
 use super::soft::soften;
 use super::turn::square;
-use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, multiply};
+use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, Way, multiply};
 use crate::math;
 use crate::simd::Simd;
 
@@ -157,7 +157,7 @@ impl Attend<'_> {
         span: Span,
         tiles: &mut Tiles,
     ) {
-        let (w, nothing) = (self.widths, [Ahead::NOTHING; 2]);
+        let (w, nothing) = (self.widths, (Way::Past, [Ahead::NOTHING; 2]));
         let mut seen = [(0, 0); PAIR];
         let (mut first, mut end) = (span.count, 0);
         for (l, seen) in seen[..lines].iter_mut().enumerate() {

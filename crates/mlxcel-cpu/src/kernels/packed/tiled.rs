@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::slice;
+use std::time::{Duration, Instant};
 
 use mlxcel_engine::EngineError;
 
@@ -15,7 +16,7 @@ use super::dots::Product;
 use super::format::{BLOCK, Format, ROWS};
 use super::gated::{self, Gate, Pending};
 pub(super) use super::tiles::STEP;
-use super::tiles::{Ahead, Halves, Registers, Tokens};
+use super::tiles::{Ahead, Halves, Registers, Tokens, Way};
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
 use crate::memory::Buffer;
 
@@ -44,9 +45,15 @@ thread_local! {
 
 /// What a thread needs beside the registers of its tiles, kept from one product to the next.
 #[derive(Default)]
-struct Room(Option<Buffer>);
+struct Room {
+    memory: Memory,
+    ways: Ways,
+}
 
-impl Room {
+#[derive(Default)]
+struct Memory(Option<Buffer>);
+
+impl Memory {
     /// Numbers of whatever was there before: sums, and rows that are decoded.
     fn of(&mut self, sums: usize, decoded: usize) -> Result<(&mut [f32], &mut [u16]), EngineError> {
         let sum_bytes = sums * size_of::<f32>();
@@ -59,6 +66,42 @@ impl Room {
         unsafe {
             let sums = std::slice::from_raw_parts_mut(kept.ptr().cast(), sums);
             Ok((sums, std::slice::from_raw_parts_mut(kept.ptr().add(sum_bytes).cast(), decoded)))
+        }
+    }
+}
+
+/// Which way of tiles is faster just now. That changes within seconds, with what others do on the same core, and nobody tells;
+/// so two neighbouring turns of some blocks are timed, one of either way. The sums are the same, bit for bit.
+#[derive(Default)]
+struct Ways {
+    chosen: Way,
+    blocks: usize,
+    past: Duration,
+}
+
+impl Ways {
+    /// Blocks of which one has such turns, and the first of those: weights that were not asked for in time are no longer waited
+    /// for then.
+    const EVERY: usize = 4;
+    const FIRST: usize = 2;
+
+    /// Runs a turn of a block.
+    fn turn(&mut self, turn: usize, run: impl FnOnce(Way)) {
+        self.blocks += usize::from(turn == 0);
+        let way = match turn.checked_sub(Self::FIRST) {
+            Some(0) => Way::Past,
+            Some(1) => Way::Through,
+            _ => return run(self.chosen),
+        };
+        if !self.blocks.is_multiple_of(Self::EVERY) {
+            return run(self.chosen);
+        }
+        let begun = Instant::now();
+        run(way);
+        let took = begun.elapsed();
+        match way {
+            Way::Past => self.past = took,
+            Way::Through => self.chosen = if took < self.past { Way::Through } else { Way::Past },
         }
     }
 }
@@ -199,7 +242,8 @@ pub(super) fn in_tiles(
             let registers = unsafe { Registers::configure(&configuration) };
             let turns = if cut.stretch < x.depth { x.tiles.min(TILES) / 2 } else { 1 };
             let decoded = if is_decoded { cut.panels * cut.stretch * ROWS } else { 0 };
-            let (sums, decoded) = room.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
+            let Room { memory, ways } = room;
+            let (sums, decoded) = memory.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
             let exact_tiles = beside.in_tiles(exact);
             let mut walk =
                 Walk { jobs, x, exact: exact_tiles, cut, registers, sums, decoded, gate, pending: None };
@@ -207,7 +251,7 @@ pub(super) fn in_tiles(
                 let some = first..x.tiles.min(first + TILES);
                 for start in panels.clone().step_by(cut.panels) {
                     let block = start..panels.end.min(start + cut.panels);
-                    walk.block(block.clone(), panels.end, some.clone());
+                    walk.block(block.clone(), panels.end, some.clone(), ways);
                     if let Beside::Codes(format, activations) = beside
                         && some.end == x.tiles
                     {
@@ -260,14 +304,14 @@ impl Walk<'_> {
     }
 
     /// All of `k` for a block of panels and some tiles of tokens, in a task that goes on to panel `end`.
-    fn block(&mut self, panels: Range<usize>, end: usize, tiles: Range<usize>) {
+    fn block(&mut self, panels: Range<usize>, end: usize, tiles: Range<usize>, ways: &mut Ways) {
         let depth = self.x.depth;
         for start in (0..depth).step_by(self.cut.stretch) {
             let stretch = (start, self.cut.stretch.min(depth - start));
             self.decode(&panels, stretch);
             let next = self.next(&panels, end, start + stretch.1);
             for turn in 0..tiles.len() / 2 {
-                self.turn(&panels, stretch, (turn, &tiles), &next);
+                ways.turn(turn, |way| self.turn(&panels, stretch, (turn, &tiles), (way, &next)));
             }
         }
         if let Some((gate, pending)) = self.gate.zip(self.pending.take()) {
@@ -281,7 +325,7 @@ impl Walk<'_> {
         panels: &Range<usize>,
         (start, len): (usize, usize),
         (turn, tiles): (usize, &Range<usize>),
-        next: &Coming,
+        (way, next): (Way, &Coming),
     ) {
         let (steps, pairs, turns) = (len / STEP, panels.len().div_ceil(2), tiles.len() / 2);
         let tile = tiles.start + 2 * turn;
@@ -303,14 +347,14 @@ impl Walk<'_> {
             let factors = (self.x.pair(tile, start), rows, steps);
             let Some(gate) = self.gate else {
                 // SAFETY: the rows hold the stretch, the sums are those of a pair, and the registers are ours.
-                unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), ahead, || ()) };
+                unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), (way, ahead), || ()) };
                 continue;
             };
             let mut pending = self.pending.take();
             let lines = gated::LINES.div_ceil(steps);
             let aside = || pending.iter_mut().for_each(|pending| gate.some(pending, lines));
             // SAFETY: as above.
-            unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), ahead, aside) };
+            unsafe { tiles::multiply(&self.registers, factors, (sums, start == 0), (way, ahead), aside) };
             if is_last && tile < self.x.rounded {
                 self.pending = Some(Pending::new(sums, self.job(panels.start + 2 * i).1, tile));
             }
