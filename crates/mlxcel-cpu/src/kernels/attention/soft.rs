@@ -2,6 +2,7 @@
 //! stretches of keys are joined. Loops are plain and over whole arrays, so that every level vectorises them.
 #![allow(unsafe_code)]
 
+use crate::math::decay;
 use crate::simd::Simd;
 
 /// Weights that are summed side by side; the same at every level.
@@ -37,36 +38,6 @@ impl Running {
         }
         v[0]
     }
-}
-
-/// `a * b + c`, fused where vectors can.
-#[inline(always)]
-fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
-    if S::LANES >= 8 { a.mul_add(b, c) } else { a * b + c }
-}
-
-/// `e^x` for `x` no greater than zero. What is too small for an exponent of its own is zero, since numbers below that
-/// are slow to compute with and weigh nothing.
-#[inline(always)]
-fn decay<S: Simd>(x: f32) -> f32 {
-    // From here on the power of two below has no bits.
-    const LEAST: f32 = -88.0;
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let c = if x < LEAST { LEAST } else { x };
-    let shifted = fma::<S>(c, std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, c));
-    let p = 1.0 / 5040.0;
-    let p = fma::<S>(p, r, 1.0 / 720.0);
-    let p = fma::<S>(p, r, 1.0 / 120.0);
-    let p = fma::<S>(p, r, 1.0 / 24.0);
-    let p = fma::<S>(p, r, 1.0 / 6.0);
-    let p = fma::<S>(p, r, 0.5);
-    let p = fma::<S>(p, r, 1.0);
-    let p = fma::<S>(p, r, 1.0);
-    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
 /// Turns scores into weights relative to the running maximum, which they may raise; gives the factor by which what
@@ -182,29 +153,6 @@ mod tests {
     /// Runs a check at every level of the machine.
     fn everywhere<K: Kernel<Output = ()> + Copy>(check: K) {
         SimdLevel::available().into_iter().for_each(|level| level.dispatch(check));
-    }
-
-    #[derive(Clone, Copy)]
-    struct Decay;
-
-    impl Kernel for Decay {
-        type Output = ();
-
-        #[inline(always)]
-        fn run<S: Simd>(self) {
-            for i in 0..=200_000 {
-                let x = -87.0 * (i as f32 / 200_000.0);
-                let truth = f64::from(x).exp();
-                assert!((f64::from(decay::<S>(x)) - truth).abs() < 2.5e-7 * truth, "{x}");
-            }
-            assert_eq!((decay::<S>(0.0), decay::<S>(-90.0), decay::<S>(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
-            assert!(decay::<S>(f32::NAN).is_nan());
-        }
-    }
-
-    #[test]
-    fn decay_is_right_to_a_few_units_in_the_last_place() {
-        everywhere(Decay);
     }
 
     #[derive(Clone, Copy)]

@@ -6,6 +6,7 @@ use super::BLOCK;
 use super::code::{Code, Instruction, Kind, Reg};
 use crate::lanes::{Class, Lane, f32_to_bf16};
 use crate::math;
+use crate::simd::Simd;
 use crate::view::View;
 
 /// The registers of one task.
@@ -66,7 +67,7 @@ impl Registers {
     }
 
     #[inline(always)]
-    pub(super) fn execute(&mut self, code: &Code, n: usize) {
+    pub(super) fn execute<S: Simd>(&mut self, code: &Code, n: usize) {
         for i in &code.instructions {
             let is_single = i.inputs[0].class == Class::F32 && i.output.class == Class::F32;
             match i.kind {
@@ -79,7 +80,7 @@ impl Registers {
                 }
                 kind => {
                     let (before, out) = parts(&mut self.f32s, i.output.index);
-                    arithmetic_f32(kind, inputs(before, i), &mut out[..n]);
+                    arithmetic_f32::<S>(kind, inputs(before, i), &mut out[..n]);
                     round_f32(i.dtype, &mut out[..n]);
                 }
             }
@@ -303,10 +304,10 @@ fn wrap(dtype: DType, out: &mut [i64]) {
 type Pair<'r, T> = (&'r [T; BLOCK], &'r [T; BLOCK]);
 
 #[inline(always)]
-fn arithmetic_f32(kind: Kind, (a, b): Pair<'_, f32>, out: &mut [f32]) {
+fn arithmetic_f32<S: Simd>(kind: Kind, (a, b): Pair<'_, f32>, out: &mut [f32]) {
     match kind {
         Kind::Unary(UnaryOp::Exp) => map(a, out, math::exp),
-        Kind::Unary(UnaryOp::Sigmoid) => map(a, out, math::sigmoid),
+        Kind::Unary(UnaryOp::Sigmoid) => map(a, out, math::sigmoid::<S>),
         Kind::Unary(UnaryOp::Tanh) => map(a, out, math::tanh),
         Kind::Unary(UnaryOp::Erf) => map(a, out, math::erf),
         Kind::Unary(UnaryOp::Sin) => angles(a, out, |x| math::sin_cos(x).0, f64::sin),
@@ -329,7 +330,7 @@ fn arithmetic_f32(kind: Kind, (a, b): Pair<'_, f32>, out: &mut [f32]) {
         Kind::Binary(BinaryOp::Pow) => zip(a, b, out, |x, y| x.powf(y)),
         Kind::Binary(BinaryOp::Max) => zip(a, b, out, |x, y| if x > y || x.is_nan() { x } else { y }),
         Kind::Binary(BinaryOp::Min) => zip(a, b, out, |x, y| if x < y || x.is_nan() { x } else { y }),
-        Kind::Activation(kind) => activate(kind, a, out),
+        Kind::Activation(kind) => activate::<S>(kind, a, out),
         other => unreachable!("the verifier keeps floats from {other:?}"),
     }
 }
@@ -345,18 +346,18 @@ fn angles(a: &[f32; BLOCK], out: &mut [f32], fast: impl Fn(f32) -> f32, exact: i
 }
 
 #[inline(always)]
-pub(in crate::kernels) fn activate(kind: Activation, a: &[f32], out: &mut [f32]) {
+pub(in crate::kernels) fn activate<S: Simd>(kind: Activation, a: &[f32], out: &mut [f32]) {
     let relu = |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 };
     match kind {
         Activation::Relu => map(a, out, relu),
         Activation::Relu2 => map(a, out, |x| relu(x) * relu(x)),
-        Activation::Silu => map(a, out, |x| x * math::sigmoid(x)),
+        Activation::Silu => map(a, out, |x| x * math::sigmoid::<S>(x)),
         Activation::Gelu => map(a, out, |x| x * 0.5 * (math::erf(x * std::f32::consts::FRAC_1_SQRT_2) + 1.0)),
         Activation::GeluTanh => map(a, out, |x| {
             let inner = (x + x * x * x * 0.044_715) * 0.797_884_6;
             x * 0.5 * (math::tanh(inner) + 1.0)
         }),
-        Activation::QuickGelu => map(a, out, |x| x * math::sigmoid(1.702 * x)),
+        Activation::QuickGelu => map(a, out, |x| x * math::sigmoid::<S>(1.702 * x)),
         Activation::Softplus => map(a, out, |x| relu(x) + (-x.abs()).exp().ln_1p()),
     }
 }

@@ -68,7 +68,7 @@ impl Kernel for Part<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        activate(self.kind, self.gate, self.out);
+        activate::<S>(self.kind, self.gate, self.out);
         for (x, factor) in self.out.iter_mut().zip(self.factor) {
             *x *= factor;
         }
@@ -97,7 +97,7 @@ impl Kernel for InPlace<'_> {
         let mut piece = [0.0; PIECE];
         for (gate, factor) in self.gate.chunks_mut(PIECE).zip(self.factor.chunks(PIECE)) {
             let piece = &mut piece[..gate.len()];
-            activate(self.kind, gate, piece);
+            activate::<S>(self.kind, gate, piece);
             for ((x, activated), factor) in gate.iter_mut().zip(&*piece).zip(factor) {
                 *x = activated * factor;
             }

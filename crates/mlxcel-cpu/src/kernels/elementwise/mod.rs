@@ -103,7 +103,7 @@ impl Kernel for Task<'_, '_> {
                     registers.load(job.code, o, view, from, if strides[o] == 0 { BLOCK } else { n });
                 }
             }
-            registers.execute(job.code, n);
+            registers.execute::<S>(job.code, n);
             let (head, tail) = rest.split_at_mut(n * size);
             registers.store(job.code, self.dtype, n, head);
             rest = tail;

@@ -20,6 +20,7 @@ use super::{BESIDE, Job, Numbers, Packed};
 use crate::context::Context;
 use crate::kernels::elementwise::activate;
 use crate::kernels::linear::{Feed, Panel, Sink};
+use crate::simd::Avx512;
 
 /// Lines of a pair of tiles.
 pub(super) const LINES: usize = 2 * TOKENS;
@@ -85,7 +86,7 @@ unsafe fn multiply(kind: Activation, sums: [*const f32; 2], biases: [*const f32;
             let sums = biased(sums[0].add(line * ROWS), biases[0]);
             _mm512_storeu_ps(gate[line * ROWS..][..ROWS].as_mut_ptr(), sums);
         }
-        activate(kind, &gate, &mut activated);
+        activate::<Avx512>(kind, &gate, &mut activated);
         for line in 0..TOGETHER {
             let activated = _mm512_loadu_ps(activated[line * ROWS..][..ROWS].as_ptr());
             let product = _mm512_mul_ps(activated, biased(sums[1].add(line * ROWS), biases[1]));
