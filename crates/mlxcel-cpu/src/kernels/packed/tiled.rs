@@ -88,20 +88,23 @@ impl Ways {
     /// Runs a turn of a block.
     fn turn(&mut self, turn: usize, run: impl FnOnce(Way)) {
         self.blocks += usize::from(turn == 0);
-        let way = match turn.checked_sub(Self::FIRST) {
-            Some(0) => Way::Past,
-            Some(1) => Way::Through,
-            _ => return run(self.chosen),
-        };
-        if !self.blocks.is_multiple_of(Self::EVERY) {
-            return run(self.chosen);
-        }
+        let Some(way) = self.trial(turn) else { return run(self.chosen) };
         let begun = Instant::now();
         run(way);
-        let took = begun.elapsed();
+        self.took(way, begun.elapsed());
+    }
+
+    /// The way of a turn that is timed.
+    fn trial(&self, turn: usize) -> Option<Way> {
+        let ways = [Way::Past, Way::Through];
+        let nth = turn.checked_sub(Self::FIRST).filter(|_| self.blocks.is_multiple_of(Self::EVERY))?;
+        ways.get(nth).copied()
+    }
+
+    fn took(&mut self, way: Way, time: Duration) {
         match way {
-            Way::Past => self.past = took,
-            Way::Through => self.chosen = if took < self.past { Way::Through } else { Way::Past },
+            Way::Past => self.past = time,
+            Way::Through => self.chosen = if time < self.past { Way::Through } else { Way::Past },
         }
     }
 }
@@ -480,5 +483,37 @@ impl Coming {
         let before = self.runs * self.bytes * i / count;
         let at = self.run(before / self.bytes).map(|at| at.wrapping_add(before % self.bytes));
         at.map_or(Ahead::NOTHING, |at| Ahead::new(at, (self.runs * self.bytes).div_ceil(count), steps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_that_took_less_time_is_gone_until_the_next_trial() {
+        let mut ways = Ways::default();
+        let mut gone = vec![];
+        for block in 1..=9 {
+            for turn in 0..6 {
+                ways.blocks += usize::from(turn == 0);
+                let tried = ways.trial(turn);
+                gone.push(tried.unwrap_or(ways.chosen));
+                if let Some(way) = tried {
+                    // A neighbour comes before the first trial and goes before the second.
+                    let is_slow = (way == Way::Past) == (block < 8);
+                    ways.took(way, Duration::from_micros(if is_slow { 40 } else { 30 }));
+                }
+            }
+        }
+        let expected = [
+            [Way::Past; 18].as_slice(),
+            &[Way::Past, Way::Past, Way::Past],
+            &[Way::Through; 21],
+            &[Way::Through, Way::Through, Way::Past],
+            &[Way::Through, Way::Past, Way::Past],
+            &[Way::Past; 6],
+        ];
+        assert_eq!(gone, expected.concat());
     }
 }

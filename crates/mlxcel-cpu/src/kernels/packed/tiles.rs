@@ -460,3 +460,58 @@ impl Lines<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::SimdLevel;
+
+    /// Whole numbers from -4 to 4 as `bf16`, whose products and sums are exact.
+    fn numbers(count: usize, seed: usize) -> Vec<u16> {
+        let number = |i: usize| ((i * 7919 + seed) % 31 % 9) as f32 - 4.0;
+        (0..count).map(|i| (number(i).to_bits() >> 16) as u16).collect()
+    }
+
+    fn wide(bits: u16) -> f32 {
+        f32::from_bits(u32::from(bits) << 16)
+    }
+
+    #[test]
+    fn products_are_the_same_whichever_way_tiles_come() {
+        const STEPS: usize = 5;
+        if !SimdLevel::Amx.is_available() {
+            return;
+        }
+        let tokens = numbers(2 * STEPS * TILE, 3);
+        let rows = [numbers(STEPS * TILE, 11), numbers(STEPS * TILE, 17)];
+        // Of tokens [step][tile][16][32], of rows [step][16 pairs][16][2].
+        let expected = |tile: usize, panel: usize, t: usize, r: usize| -> f32 {
+            let element = |k: usize| {
+                let (step, at) = (k / STEP, k % STEP);
+                let x = tokens[((step * 2 + tile) * TOKENS + t) * STEP + at];
+                let w = rows[panel][step * TILE + (at / 2 * ROWS + r) * 2 + at % 2];
+                wide(x) * wide(w)
+            };
+            (0..STEPS * STEP).map(element).sum()
+        };
+        for way in [Way::Past, Way::Through] {
+            let mut sums = vec![1.0; PAIR_SUMS];
+            let mut steps = 0;
+            for is_fresh in [true, false] {
+                let factors = (tokens.as_ptr(), rows.each_ref().map(|rows| rows.as_ptr()), STEPS);
+                // SAFETY: the machine has tiles; all tiles and the sums are there.
+                unsafe {
+                    let registers = Registers::configure(&WHOLE);
+                    let to = (sums.as_mut_ptr(), is_fresh);
+                    multiply(&registers, factors, to, (way, [Ahead::NOTHING; 2]), || steps += 1);
+                }
+            }
+            assert_eq!(steps, 2 * STEPS);
+            for (i, sum) in sums.iter().enumerate() {
+                let (tile, panel) = (i / (2 * TOKENS * ROWS), i / (TOKENS * ROWS) % 2);
+                let (t, r) = (i / ROWS % TOKENS, i % ROWS);
+                assert_eq!(*sum, 2.0 * expected(tile, panel, t, r), "{way:?}: {tile} {panel} {t} {r}");
+            }
+        }
+    }
+}
