@@ -52,7 +52,7 @@ pub(crate) struct Compared {
     pub(crate) gigabytes_per_s: Vec<f64>,
     /// What ours computed in a second of the prompt.
     pub(crate) gflop_per_s: Vec<f64>,
-    /// What part of the machine's reading and arithmetic that was, as measured just before.
+    /// What part of the machine's reading and arithmetic that was, as measured just before and just after.
     pub(crate) read_share: Vec<f64>,
     pub(crate) peak_share: Vec<f64>,
     /// And what part of arithmetic whose operands are loaded from a cache.
@@ -71,9 +71,7 @@ impl Contest<'_> {
             for (index, row) in rows.iter().enumerate() {
                 eprintln!("xtask: round {} of {rounds}: {}", round + 1, row.name);
                 for (column, test) in self.tests().into_iter().enumerate() {
-                    let loaded = if column < SHARED { self.calibrate()? } else { None };
-                    let cell = (index, column, test);
-                    let threads = self.run_ours(files.path(row.ours), cell, loaded, &mut results)?;
+                    let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
                     let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
                     results.rows[index].theirs[column].extend(theirs);
                 }
@@ -88,16 +86,14 @@ impl Contest<'_> {
         [test("pp", 512, 0, 1), test("tg", made, 0, 1), test("tg", made, 4096, 1), test("tg", made, 0, 16)]
     }
 
-    /// Measures what the machine can do in this minute, which `mlxcel bench` then takes shares of. Returns what it
-    /// computes with operands that are loaded from a cache, in GFLOP/s.
-    fn calibrate(&self) -> Result<Option<f64>> {
+    /// Measures what the machine can do in this minute.
+    fn calibrate(&self) -> Result<Machine> {
         let mut command = Command::new(&self.ours);
         command.args(["devices", "--calibrate", "--engine", "cpu", "--json"]);
         if let Some(threads) = self.options.threads {
             command.arg("--threads").arg(threads.to_string());
         }
-        let devices = output_of(command)?;
-        Ok(devices["devices"][0]["calibration"]["loaded_bf16_gflop_per_s"].as_f64())
+        Machine::of(&output_of(command)?["devices"][0]["calibration"])
     }
 
     /// Runs ours for one cell and returns how many threads it had.
@@ -105,26 +101,22 @@ impl Contest<'_> {
         &self,
         model: &Path,
         (row, column, test): (usize, usize, Test),
-        loaded: Option<f64>,
         results: &mut Results,
     ) -> Result<usize> {
+        let before = if column < SHARED { Some(self.calibrate()?) } else { None };
         let report = output_of(self.command_of_ours(model, test))?;
         results.device = report["device"].as_str().unwrap_or_default().to_owned();
         let measured = &report["tests"][0];
         let compared = &mut results.rows[row];
         compared.ours[column].extend(numbers(&measured["tok_per_s_samples"])?);
-        match column {
-            0 => {
-                let rate = measured["gflop_per_s"].as_f64();
-                compared.gflop_per_s.extend(rate);
-                compared.loaded_share.extend(rate.zip(loaded).map(|(rate, loaded)| rate / loaded));
-                compared.peak_share.extend(measured["peak_share"].as_f64());
+        if let Some(before) = before {
+            let machine = before.mean(self.calibrate()?);
+            let rate = |name: &str| measured[name].as_f64().with_context(|| format!("no {name}"));
+            if column == 0 {
+                compared.add_prompt(rate("gflop_per_s")?, machine);
+            } else {
+                compared.add_decoding(rate("gigabytes_per_s")?, machine);
             }
-            1 => {
-                compared.gigabytes_per_s.extend(measured["gigabytes_per_s"].as_f64());
-                compared.read_share.extend(measured["read_share"].as_f64());
-            }
-            _ => {}
         }
         Ok(report["threads"].as_u64().context("mlxcel bench reports threads")? as usize)
     }
@@ -153,6 +145,33 @@ impl Contest<'_> {
     }
 }
 
+/// What the machine can do, in billions a second: bytes that it reads, operations in tiles or, without them, in vectors,
+/// and in tiles that are loaded from a cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Machine {
+    read: f64,
+    bare: f64,
+    loaded: Option<f64>,
+}
+
+impl Machine {
+    fn of(calibration: &Value) -> Result<Self> {
+        let number = |name: &str| calibration[name].as_f64();
+        let bare = number("bf16_gflop_per_s").or(number("f32_gflop_per_s"));
+        Ok(Machine {
+            read: number("read_gigabytes_per_s").context("a calibration reads memory")?,
+            bare: bare.context("a calibration computes")?,
+            loaded: number("loaded_bf16_gflop_per_s"),
+        })
+    }
+
+    fn mean(self, other: Self) -> Self {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        let loaded = self.loaded.zip(other.loaded).map(|(a, b)| mean(a, b));
+        Machine { read: mean(self.read, other.read), bare: mean(self.bare, other.bare), loaded }
+    }
+}
+
 /// The JSON object that a command prints.
 fn output_of(mut command: Command) -> Result<Value> {
     let line = shell::words(&command);
@@ -176,6 +195,17 @@ pub(crate) fn median(numbers: &[f64]) -> Option<f64> {
 }
 
 impl Compared {
+    fn add_prompt(&mut self, gflop_per_s: f64, machine: Machine) {
+        self.gflop_per_s.push(gflop_per_s);
+        self.peak_share.push(gflop_per_s / machine.bare);
+        self.loaded_share.extend(machine.loaded.map(|loaded| gflop_per_s / loaded));
+    }
+
+    fn add_decoding(&mut self, gigabytes_per_s: f64, machine: Machine) {
+        self.gigabytes_per_s.push(gigabytes_per_s);
+        self.read_share.push(gigabytes_per_s / machine.read);
+    }
+
     /// Medians of a column: ours, and llama.cpp's.
     pub(crate) fn speeds(&self, column: usize) -> Option<(f64, f64)> {
         median(&self.ours[column]).zip(median(&self.theirs[column]))
@@ -189,6 +219,8 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -197,5 +229,29 @@ mod tests {
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 100.0, 2.0]), Some(3.0));
+    }
+
+    #[test]
+    fn shares_are_of_what_the_machine_gave_on_average() {
+        let calibration = |read: f64, tiles: Value, loaded: Value| {
+            Machine::of(&json!({
+                "read_gigabytes_per_s": read,
+                "f32_gflop_per_s": 300.0,
+                "bf16_gflop_per_s": tiles,
+                "loaded_bf16_gflop_per_s": loaded,
+            }))
+        };
+        let before = calibration(30.0, json!(2000.0), json!(1000.0)).unwrap();
+        let machine = before.mean(calibration(20.0, json!(4000.0), json!(3000.0)).unwrap());
+        assert_eq!(machine, Machine { read: 25.0, bare: 3000.0, loaded: Some(2000.0) });
+        let mut compared = Compared::default();
+        compared.add_prompt(1500.0, machine);
+        compared.add_decoding(20.0, machine);
+        assert_eq!((&*compared.peak_share, &*compared.loaded_share), ([0.5].as_slice(), [0.75].as_slice()));
+        assert_eq!((&*compared.gflop_per_s, &*compared.read_share), ([1500.0].as_slice(), [0.8].as_slice()));
+        // Without tiles.
+        let plain = calibration(30.0, Value::Null, Value::Null).unwrap();
+        assert_eq!(plain, Machine { read: 30.0, bare: 300.0, loaded: None });
+        assert!(Machine::of(&json!({})).is_err());
     }
 }
