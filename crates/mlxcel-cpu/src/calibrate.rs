@@ -6,10 +6,7 @@
 //! milliseconds is not what anybody gets for seconds.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::hint::black_box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_engine::EngineError;
@@ -92,18 +89,10 @@ impl CpuEngine {
         if self.ctx.level != SimdLevel::Amx {
             return Ok(None);
         }
-        let fresh: Vec<_> =
-            (0..self.ctx.threads.count()).map(|_| tiles::operands()).collect::<Result<_, _>>()?;
-        // A thread keeps what its core has in its cache.
-        let (fresh, kept) = (Mutex::new(fresh), Mutex::new(HashMap::new()));
-        Ok(Some(self.arithmetic(tiles::LOADED_FLOPS, || {
-            let thread = thread::current().id();
-            let own = lock(&kept).remove(&thread);
-            let operands = own.or_else(|| lock(&fresh).pop()).expect("there are some for every thread");
-            // SAFETY: as for `tiles`; nobody else has these operands.
-            unsafe { tiles::run_loaded(&operands) };
-            lock(&kept).insert(thread, operands);
-        })))
+        let operands = tiles::Operands::new(self.ctx.threads.count())?;
+        // SAFETY: as for `tiles`; a thread has its operands for itself.
+        let run = || operands.with(|own| unsafe { tiles::run_loaded(own) });
+        Ok(Some(self.arithmetic(tiles::LOADED_FLOPS, run)))
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -115,10 +104,6 @@ impl CpuEngine {
     fn loaded_tiles(&self) -> Result<Option<f64>, EngineError> {
         Ok(None)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Seconds of the run in the middle of many.
@@ -197,6 +182,9 @@ impl Kernel for Sums {
 #[cfg(target_arch = "x86_64")]
 mod tiles {
     use std::arch::asm;
+    use std::collections::HashMap;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::thread::{self, ThreadId};
 
     use mlxcel_engine::EngineError;
 
@@ -219,8 +207,34 @@ mod tiles {
     const PAIR: usize = DEEP * 2 * TOKENS * STEP * size_of::<u16>();
     const SUMS: usize = PAIR_SUMS * size_of::<f32>();
 
+    /// What the threads multiply. Each keeps its own, which its core has in its cache.
+    pub(super) struct Operands {
+        fresh: Mutex<Vec<Buffer>>,
+        kept: Mutex<HashMap<ThreadId, Buffer>>,
+    }
+
+    impl Operands {
+        pub(super) fn new(threads: usize) -> Result<Self, EngineError> {
+            let fresh = (0..threads).map(|_| operands()).collect::<Result<_, _>>()?;
+            Ok(Operands { fresh: Mutex::new(fresh), kept: Mutex::default() })
+        }
+
+        /// Calls `work` with those of this thread.
+        pub(super) fn with(&self, work: impl FnOnce(&Buffer)) {
+            let thread = thread::current().id();
+            let own = lock(&self.kept).remove(&thread);
+            let own = own.or_else(|| lock(&self.fresh).pop()).expect("there are some for every thread");
+            work(&own);
+            lock(&self.kept).insert(thread, own);
+        }
+    }
+
+    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tokens, then pairs of panels, then sums. Memory that was never written to would be one page of zeros.
-    pub(super) fn operands() -> Result<Buffer, EngineError> {
+    fn operands() -> Result<Buffer, EngineError> {
         let mut buffer = Buffer::reused((1 + PAIRS) * PAIR + SUMS, "calibration")?;
         buffer.bytes_mut().fill(0x3f);
         Ok(buffer)
@@ -232,8 +246,8 @@ mod tiles {
 
     static NUMBERS: Numbers = Numbers([0x3f3f; TOKENS * STEP]);
 
-    /// Tiles that were cleared and not loaded are known to be empty: products of them take no more power than nothing does,
-    /// and no time of a neighbour's, as if nothing were multiplied. Loaded zeros take as long as other numbers.
+    /// The operands are loaded: products of tiles that were only cleared are faster, and a neighbour on the same core does not
+    /// slow them, as if nothing were multiplied. Loaded zeros take as long as other numbers.
     ///
     /// # Safety
     /// The machine must have AMX with `bf16`, and the process the permission to use it.
