@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::memory::{Buffer, Slabs};
 use crate::plan::{Arena, Leaves, Plan, build};
 use crate::roles::Roles;
-use crate::run::{Sources, run};
+use crate::run::{Sources, Tape};
 use crate::statics::Statics;
 use crate::view::{Out, View};
 use crate::weight::Matrix;
@@ -28,11 +28,17 @@ pub(crate) struct CpuProgram {
     weights: Vec<Matrix>,
     states: Vec<State>,
     /// Plans by the outputs that were asked for.
-    plans: Vec<(Vec<String>, Plan)>,
+    plans: Vec<Prepared>,
     arena: Arena,
     inputs: Vec<Buffer>,
     finished: BTreeMap<u64, Vec<HostTensor>>,
     next: u64,
+}
+
+struct Prepared {
+    outputs: Vec<String>,
+    plan: Plan,
+    tape: Tape,
 }
 
 struct State {
@@ -99,7 +105,7 @@ impl CpuProgram {
 
     /// The number of the plan for these outputs, made if it is the first time.
     fn prepare(&mut self, outputs: &[&str]) -> Result<usize, EngineError> {
-        if let Some(known) = self.plans.iter().position(|(names, _)| names == outputs) {
+        if let Some(known) = self.plans.iter().position(|known| known.outputs == outputs) {
             return Ok(known);
         }
         let find = |name: &&str| -> Result<Value, EngineError> {
@@ -108,7 +114,8 @@ impl CpuProgram {
         };
         let wanted = outputs.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         let plan = build(&self.graph, &self.leaves, &wanted)?;
-        self.plans.push((outputs.iter().map(|o| o.to_string()).collect(), plan));
+        let outputs = outputs.iter().map(|o| o.to_string()).collect();
+        self.plans.push(Prepared { outputs, plan, tape: Tape::default() });
         Ok(self.plans.len() - 1)
     }
 
@@ -134,11 +141,12 @@ impl CpuProgram {
         Ok(views)
     }
 
+    #[allow(unsafe_code)]
     fn step(&mut self, feeds: &Feeds, outputs: &[&str]) -> Result<Vec<HostTensor>, EngineError> {
         let bindings = feeds.bind(&self.graph, &self.leaves.dims)?;
         let plan = self.prepare(outputs)?;
         let arguments = self.feed(feeds)?;
-        let plan = &self.plans[plan].1;
+        let Prepared { plan, tape, .. } = &mut self.plans[plan];
         let (ctx, arena) = (&*self.ctx, &mut self.arena);
         let roles = (ctx.products == Products::Fast).then(|| Roles::of(feeds)).flatten();
         let roles = roles.as_ref();
@@ -149,13 +157,15 @@ impl CpuProgram {
             states: &self.state_views,
             roles,
         };
-        let done = ctx.threads.enter(|| run(ctx, plan, &bindings, sources, arena))?;
+        // SAFETY: the plan keeps its tape, all plans have one arena, and weights and states stay as long as the program; what
+        // was computed is read before anything else runs.
+        let done = ctx.threads.enter(|| unsafe { tape.run(ctx, plan, &bindings, sources, arena) })?;
         let host = done.results.iter().map(|v| to_host(ctx, v)).collect::<Result<Vec<_>, _>>()?;
         let start = |v: &View<'_>| v.bytes().as_ptr();
         let is_state = |v: &View<'_>| {
             self.state_views.iter().any(|state| state.bytes().as_ptr_range().contains(&start(v)))
         };
-        let moved = done.updates.into_iter().filter(|(s, v)| start(v) != start(&self.state_views[*s]));
+        let moved = done.updates.iter().copied().filter(|(s, v)| start(v) != start(&self.state_views[*s]));
         let (of_states, of_results): (Vec<_>, Vec<_>) = moved.partition(|(_, v)| is_state(v));
         // States that take the value of another are copied aside first, since that one may change too.
         let aside = of_states
@@ -203,7 +213,7 @@ impl Program for CpuProgram {
 
     fn working_bytes(&mut self, outputs: &[&str], sizes: &Bindings) -> Result<Option<u64>, EngineError> {
         let plan = self.prepare(outputs)?;
-        self.plans[plan].1.working_bytes(sizes).map(Some)
+        self.plans[plan].plan.working_bytes(sizes).map(Some)
     }
 
     fn rounds_prompts(&self) -> bool {

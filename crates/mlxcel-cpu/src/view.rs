@@ -65,6 +65,11 @@ impl<'a> View<'a> {
         View { base: self.base, dtype: self.dtype, layout: self.layout, life: PhantomData }
     }
 
+    /// Whether both show the same elements in the same memory.
+    pub(crate) fn is_same(&self, other: &View<'_>) -> bool {
+        (self.base, self.dtype, self.layout) == (other.base, other.dtype, other.layout)
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.dtype.size().expect("views are of plain types")
     }
@@ -149,6 +154,9 @@ pub(crate) struct Out<'a> {
     pub(crate) shape: Dims,
     life: PhantomData<&'a mut [u8]>,
 }
+
+// SAFETY: a result is memory that nobody else uses while it is written, like a mutable slice.
+unsafe impl Send for Out<'_> {}
 
 impl<'a> Out<'a> {
     /// # Safety

@@ -152,20 +152,30 @@ pub(crate) struct Region {
 
 /// The slots of a plan.
 #[derive(Debug, Default)]
-pub(crate) struct Arena(Vec<Buffer>);
+pub(crate) struct Arena {
+    slots: Vec<Buffer>,
+    /// How often a slot was given other memory.
+    version: u64,
+}
 
 impl Arena {
     /// The memory of a slot, made at least `bytes` large. The planner sees to it that nobody uses the slot now.
     pub(crate) fn slot(&mut self, slot: usize, bytes: usize) -> Result<*mut u8, EngineError> {
-        while self.0.len() <= slot {
-            self.0.push(Buffer::zeroed(0, "a result")?);
+        while self.slots.len() <= slot {
+            self.slots.push(Buffer::zeroed(0, "a result")?);
         }
-        if self.0[slot].len() < bytes {
+        if self.slots[slot].len() < bytes {
+            self.version += 1;
             // The old memory goes first, so that growing never needs both.
-            self.0[slot] = Buffer::zeroed(0, "a result")?;
-            self.0[slot] = Buffer::zeroed(bytes, "a result")?;
+            self.slots[slot] = Buffer::zeroed(0, "a result")?;
+            self.slots[slot] = Buffer::zeroed(bytes, "a result")?;
         }
-        Ok(self.0[slot].ptr())
+        Ok(self.slots[slot].ptr())
+    }
+
+    /// Another number after any slot was given other memory.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 }
 

@@ -11,18 +11,18 @@ use crate::kernels::copy;
 use crate::plan::{Region, Step};
 use crate::view::{Out, View};
 
-impl<'a> Run<'a> {
+impl Run<'_> {
     pub(super) fn control(
         &self,
         step: &Step,
         regions: &[Region],
-        views: &[View<'a>],
-        outs: &mut [Out<'a>],
+        views: &[View<'_>],
+        outs: &mut [Out<'_>],
     ) -> Result<(), EngineError> {
         match step.op {
             Op::If => {
                 let chosen = &regions[if truth(&views[0]) { 0 } else { 1 }];
-                self.call(chosen, &views[1..], |results| {
+                self.enter(chosen, &views[1..], |results| {
                     for (r, out) in results.iter().zip(outs.iter_mut()) {
                         copy::strided(self.ctx, r, out);
                     }
@@ -35,7 +35,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs a region and hands its results over while they are still in its memory.
-    fn call<T>(
+    fn enter<T>(
         &self,
         region: &Region,
         arguments: &[View<'_>],
@@ -52,15 +52,15 @@ impl<'a> Run<'a> {
         regions: &[Region],
         x: &[View<'_>],
         carried: usize,
-        outs: &mut [Out<'a>],
+        outs: &mut [Out<'_>],
     ) -> Result<(), EngineError> {
         self.carry_in(x, outs);
         loop {
             let arguments = self.arguments(outs, carried, &[], &x[carried..]);
-            if !self.call(&regions[0], &arguments, |r| truth(&r[0]))? {
+            if !self.enter(&regions[0], &arguments, |r| truth(&r[0]))? {
                 return Ok(());
             }
-            self.call(&regions[1], &arguments, |r| self.carry_out(r, outs))??;
+            self.enter(&regions[1], &arguments, |r| self.carry_out(r, outs))??;
         }
     }
 
@@ -69,14 +69,14 @@ impl<'a> Run<'a> {
         region: &Region,
         x: &[View<'_>],
         (carried, scanned): (usize, usize),
-        outs: &mut [Out<'a>],
+        outs: &mut [Out<'_>],
     ) -> Result<(), EngineError> {
         self.carry_in(&x[..carried], outs);
         let length = x[carried].shape()[0];
         for i in 0..length {
             let slices: Vec<View<'_>> = x[carried..carried + scanned].iter().map(|v| slice(v, i)).collect();
             let arguments = self.arguments(outs, carried, &slices, &x[carried + scanned..]);
-            self.call(region, &arguments, |results| {
+            self.enter(region, &arguments, |results| {
                 for (r, out) in results[carried..].iter().zip(&mut outs[carried..]) {
                     let row = r.elements();
                     let flat = r.with_layout(0, r.layout);
@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
     }
 
     /// Copies the first operands to the results that carry them.
-    fn carry_in(&self, x: &[View<'_>], outs: &mut [Out<'a>]) {
+    fn carry_in(&self, x: &[View<'_>], outs: &mut [Out<'_>]) {
         for (v, out) in x.iter().zip(outs) {
             copy::strided(self.ctx, v, out);
         }
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
 
     /// Copies what a region gave to the carried results. Where it gave a carried value itself, perhaps in another
     /// place, all are copied aside first.
-    fn carry_out(&self, results: &[View<'_>], outs: &mut [Out<'a>]) -> Result<(), EngineError> {
+    fn carry_out(&self, results: &[View<'_>], outs: &mut [Out<'_>]) -> Result<(), EngineError> {
         let ranges: Vec<_> = outs[..results.len()].iter_mut().map(|o| o.bytes().as_ptr_range()).collect();
         let shared = results.iter().any(|r| ranges.iter().any(|range| range.contains(&r.bytes().as_ptr())));
         if !shared {

@@ -1,8 +1,10 @@
-//! Running a plan: each step's operands are looked up, its results are given their memory, and its kernel is called.
+//! Running a plan: each step's operands are looked up, its results are given their memory, and its kernel is called. A
+//! program that runs a plan again and again keeps what was looked up (`tape`).
 #![allow(unsafe_code)]
 
 mod control;
 mod dispatch;
+mod tape;
 mod views;
 
 use mlxcel_engine::EngineError;
@@ -11,10 +13,11 @@ use mlxcel_ir::{Bindings, DType, Op};
 use crate::context::{Context, Operand};
 use crate::kernels::{copy, elementwise, rope};
 use crate::layout::{Dims, Layout};
-use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Step};
+use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Span};
 use crate::roles::Roles;
 use crate::view::{Out, View};
 use crate::weight::Matrix;
+pub(crate) use tape::Tape;
 
 /// What a plan reads besides its own results.
 #[derive(Clone, Copy)]
@@ -39,20 +42,53 @@ pub(crate) struct Run<'a> {
     sizes: Vec<usize>,
     /// Tables of rotations, made when they are first needed.
     rotations: Vec<Option<rope::Table>>,
-    /// The values that are still read.
-    registers: Vec<View<'a>>,
-    arena: &'a mut Arena,
 }
 
-/// The operands and results of one step, in memory that the next step uses again.
+/// What steps are called with is found in here: the values that are still read, and the memory of results.
+struct Values<'a> {
+    registers: Vec<View<'a>>,
+    arena: &'a mut Arena,
+    /// Whether all of it depends on sizes alone, and on no number.
+    are_fixed: bool,
+}
+
+/// The operands and results of calls, one after the other.
 #[derive(Default)]
-struct Call<'a> {
+struct Lists<'a> {
     operands: Vec<Operand<'a>>,
     views: Vec<View<'a>>,
     outs: Vec<Out<'a>>,
 }
 
+impl Lists<'_> {
+    fn clear(&mut self) {
+        self.operands.clear();
+        self.views.clear();
+        self.outs.clear();
+    }
+}
+
+/// A step that computes something, with what it reads and writes as parts of the lists.
+#[derive(Clone, Copy)]
+struct Call {
+    step: u32,
+    action: Action,
+    operands: Span,
+    views: Span,
+    outs: Span,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Compute,
+    /// Some results begin as copies of operands.
+    Continue,
+    /// The result is a copy of the operand, and that is all.
+    Copy,
+}
+
 /// What a plan computed, in memory that the next run of it reuses.
+#[derive(Default)]
 pub(crate) struct Done<'a> {
     /// The values that were asked for.
     pub(crate) results: Vec<View<'a>>,
@@ -68,23 +104,43 @@ pub(crate) fn run<'a>(
     sources: Sources<'a>,
     arena: &'a mut Arena,
 ) -> Result<Done<'a>, EngineError> {
-    let sizes = plan.dims.bind(bindings)?;
-    let registers = vec![View::empty(DType::U8); plan.registers];
-    let rotations = (0..plan.rotations).map(|_| None).collect();
-    let mut run = Run { ctx, plan, bindings, sources, sizes, rotations, registers, arena };
-    let mut call = Call::default();
-    for step in &plan.steps {
-        run.step(step, &mut call)?;
+    let (mut run, mut lists) = (Run::new(ctx, plan, bindings, sources)?, Lists::default());
+    let mut values = run.values(arena);
+    for step in 0..plan.steps.len() {
+        lists.clear();
+        if let Some(call) = run.find(step, &mut values, &mut lists)? {
+            run.call(&call, &mut lists)?;
+        }
     }
-    let results = plan.results.iter().map(|v| run.view(v)).collect();
-    Ok(Done { results, updates: plan.updates.iter().map(|(s, v)| (*s, run.view(v))).collect() })
+    Ok(run.done(&values))
 }
 
 impl<'a> Run<'a> {
+    fn new(
+        ctx: &'a Context,
+        plan: &'a Plan,
+        bindings: &'a Bindings,
+        sources: Sources<'a>,
+    ) -> Result<Self, EngineError> {
+        let sizes = plan.dims.bind(bindings)?;
+        let rotations = (0..plan.rotations).map(|_| None).collect();
+        Ok(Run { ctx, plan, bindings, sources, sizes, rotations })
+    }
+
+    fn values(&self, arena: &'a mut Arena) -> Values<'a> {
+        Values { registers: vec![View::empty(DType::U8); self.plan.registers], arena, are_fixed: true }
+    }
+
+    fn done(&self, values: &Values<'a>) -> Done<'a> {
+        let view = |v: &Input| self.view(v, values);
+        let updates = self.plan.updates.iter().map(|(s, v)| (*s, view(v))).collect();
+        Done { results: self.plan.results.iter().map(view).collect(), updates }
+    }
+
     #[inline(always)]
-    fn view(&self, input: &Input) -> View<'a> {
+    fn view(&self, input: &Input, values: &Values<'a>) -> View<'a> {
         let view = match input.from {
-            Source::Register(i) => self.registers[i as usize],
+            Source::Register(i) => values.registers[i as usize],
             Source::Argument(i) => self.sources.arguments[i as usize],
             Source::State(i) => self.sources.states[i as usize],
             Source::Constant(i) => self.plan.constants[i as usize].view(),
@@ -95,37 +151,78 @@ impl<'a> Run<'a> {
     }
 
     /// An operand of an op that takes weights in their stored form.
-    fn operand(&self, input: &Input) -> Operand<'a> {
+    fn operand(&self, input: &Input, values: &Values<'a>) -> Operand<'a> {
         let matrix = match input {
             Input { from: Source::Weight(i), shape: None } => Some(&self.sources.weights[*i as usize]),
             _ => None,
         };
-        Operand { view: self.view(input), matrix }
+        Operand { view: self.view(input, values), matrix }
     }
 
-    fn step(&mut self, step: &'a Step, call: &mut Call<'a>) -> Result<(), EngineError> {
-        let Call { operands, views, outs } = call;
-        let inputs = step.inputs.of(&self.plan.inputs);
+    /// What a step is called with; its results are values from then on. `None` if it only looks at an operand differently.
+    fn find(
+        &self,
+        number: usize,
+        values: &mut Values<'a>,
+        lists: &mut Lists<'a>,
+    ) -> Result<Option<Call>, EngineError> {
+        let step = &self.plan.steps[number];
+        let starts = [lists.operands.len(), lists.views.len(), lists.outs.len()];
         let results = step.results.of(&self.plan.placed);
-        views.clear();
-        outs.clear();
-        if let Kernel::Rows { .. } | Kernel::Feed { .. } = step.kernel {
-            operands.clear();
-            operands.extend(inputs.iter().map(|i| self.operand(i)));
-        } else {
-            views.extend(inputs.iter().map(|i| self.view(i)));
+        for input in step.inputs.of(&self.plan.inputs) {
+            match step.kernel {
+                Kernel::Rows { .. } | Kernel::Feed { .. } => {
+                    lists.operands.push(self.operand(input, values));
+                }
+                _ => lists.views.push(self.view(input, values)),
+            }
         }
+        let mut action = Action::Compute;
         if let Place::View | Place::ViewOr(_) = results[0].place {
             let shape = self.plan.shape(results[0].shape, &self.sizes);
-            let view = match self.moved(step, views, &shape)? {
-                Some(view) => view,
-                None => self.copied(&results[0], &views[0], shape)?,
-            };
-            self.registers[results[0].register as usize] = view;
-            return Ok(());
+            values.are_fixed &= !matches!(step.op, Op::DynamicSlice { .. });
+            if let Some(view) = self.moved(step, &lists.views[starts[1]..], &shape)? {
+                lists.views.truncate(starts[1]);
+                values.registers[results[0].register as usize] = view;
+                return Ok(None);
+            }
+            action = Action::Copy;
         }
         for result in results {
-            outs.push(self.out(result, views)?);
+            let out = self.out(result, &lists.views[starts[1]..], values.arena)?;
+            values.registers[result.register as usize] = out.view();
+            lists.outs.push(out);
+            if let Place::Copy(..) = result.place {
+                action = Action::Continue;
+            }
+        }
+        Ok(Some(Call {
+            step: number as u32,
+            action,
+            operands: Span::since(starts[0], &lists.operands),
+            views: Span::since(starts[1], &lists.views),
+            outs: Span::since(starts[2], &lists.outs),
+        }))
+    }
+
+    fn call(&mut self, call: &Call, lists: &mut Lists<'_>) -> Result<(), EngineError> {
+        let plan = self.plan;
+        let step = &plan.steps[call.step as usize];
+        let (operands, views) = (call.operands.of(&lists.operands), call.views.of(&lists.views));
+        let outs = call.outs.of_mut(&mut lists.outs);
+        match call.action {
+            Action::Compute => {}
+            Action::Continue => {
+                for (result, out) in step.results.of(&plan.placed).iter().zip(&mut *outs) {
+                    if let Place::Copy(_, operand) = result.place {
+                        copy::strided(self.ctx, &views[operand], out);
+                    }
+                }
+            }
+            Action::Copy => {
+                copy::strided(self.ctx, &views[0], &mut outs[0]);
+                return Ok(());
+            }
         }
         match &step.kernel {
             Kernel::Op => self.compute(step, views, outs)?,
@@ -141,9 +238,6 @@ impl<'a> Run<'a> {
             Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),
             Kernel::Regions(regions) => self.control(step, regions, views, outs)?,
         }
-        for (result, out) in results.iter().zip(outs) {
-            self.registers[result.register as usize] = out.view();
-        }
         Ok(())
     }
 
@@ -154,37 +248,20 @@ impl<'a> Run<'a> {
         rope::rope(self.ctx, &x[0], table, out);
     }
 
-    /// The memory of a result, with its old contents where it continues an operand.
-    fn out(&mut self, result: &Placed, operands: &[View<'a>]) -> Result<Out<'a>, EngineError> {
+    /// The memory of a result.
+    fn out(&self, result: &Placed, operands: &[View<'a>], arena: &mut Arena) -> Result<Out<'a>, EngineError> {
         let shape = self.plan.shape(result.shape, &self.sizes);
-        match result.place {
-            Place::Slot(slot) => self.fresh(slot, result, shape),
-            Place::Copy(slot, operand) => {
-                let mut out = self.fresh(slot, result, shape)?;
-                copy::strided(self.ctx, &operands[operand], &mut out);
-                Ok(out)
+        let base = match result.place {
+            Place::Slot(slot) | Place::ViewOr(slot) | Place::Copy(slot, _) => {
+                arena.slot(slot, bytes(result, &shape)?)?
             }
-            Place::Take(operand) => {
-                let base = operands[operand].bytes().as_ptr().cast_mut();
-                // SAFETY: the memory came from a buffer through a mutable pointer, and the planner found that nobody
-                // reads this operand's memory during or after this step but through the result.
-                Ok(unsafe { Out::new(base, result.dtype, shape) })
-            }
-            Place::View | Place::ViewOr(_) => unreachable!("views have no memory of their own"),
-        }
-    }
-
-    fn fresh(&mut self, slot: usize, result: &Placed, shape: Dims) -> Result<Out<'a>, EngineError> {
-        let base = self.arena.slot(slot, bytes(result, &shape)?)?;
-        // SAFETY: the slot has room, is aligned, outlives the run, and holds no live value but this one.
+            Place::Take(operand) => operands[operand].bytes().as_ptr().cast_mut(),
+            Place::View => unreachable!("views have no memory of their own"),
+        };
+        // SAFETY: a slot has room, is aligned, outlives the run, and holds no live value but this one. An operand's memory
+        // came from a buffer through a mutable pointer, and the planner found that nobody reads it during or after this
+        // step but through the result.
         Ok(unsafe { Out::new(base, result.dtype, shape) })
-    }
-
-    fn copied(&mut self, result: &Placed, x: &View<'a>, shape: Dims) -> Result<View<'a>, EngineError> {
-        let Place::ViewOr(slot) = result.place else { unreachable!("only reshapes may copy") };
-        let mut out = self.fresh(slot, result, shape)?;
-        copy::strided(self.ctx, x, &mut out);
-        Ok(out.view())
     }
 }
 

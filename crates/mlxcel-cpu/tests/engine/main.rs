@@ -14,6 +14,7 @@ mod movement;
 mod norm;
 mod recurrent;
 mod reduce;
+mod repeated;
 mod rounded;
 mod state;
 mod weights;
