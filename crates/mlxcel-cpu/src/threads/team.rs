@@ -12,7 +12,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -29,26 +29,47 @@ pub(super) struct Team {
     helpers: Vec<JoinHandle<()>>,
 }
 
-/// What the threads share. Words that are written often have cache lines of their own.
+/// What the threads share. A line of the cache takes as long from core to core as a few hundred instructions, so what one thread
+/// writes for another lies together, and what both only read, or one only uses, lies apart from it.
 #[derive(Debug)]
 struct Board {
-    /// The number of the last job.
-    number: Line<AtomicU32>,
-    /// The tasks of each thread that nobody claimed; the calling thread is the first.
-    runs: Vec<Line<AtomicU64>>,
-    /// Tasks of the job that are done.
-    finished: Line<AtomicUsize>,
+    /// One for each thread; the calling thread's is the first.
+    desks: Vec<Line<Desk>>,
+    callers: Line<Callers>,
+    seldom: Line<Seldom>,
+}
+
+/// What a thread has to do, and what it did.
+#[derive(Debug, Default)]
+struct Desk {
+    /// The tasks that nobody claimed.
+    run: AtomicU64,
     /// The job, for those who claimed a task of it: its caller waits for them.
     job: AtomicPtr<Job<'static>>,
+    /// The number of the job that the thread worked for last, and how many tasks of it the thread finished.
+    done: AtomicU64,
+}
+
+/// What only threads with a job use.
+#[derive(Debug, Default)]
+struct Callers {
     /// Whether somebody's job is being done.
     busy: AtomicBool,
+    /// The number of the last job.
+    number: AtomicU32,
+}
+
+/// What is read often and hardly ever written.
+#[derive(Debug)]
+struct Seldom {
     stop: AtomicBool,
     /// Which helpers sleep.
     asleep: Vec<AtomicBool>,
     /// Whether a caller sleeps, and which one.
     caller_sleeps: AtomicBool,
     caller: Mutex<Option<Thread>>,
-    /// The first panic among the tasks of the job.
+    /// Whether a task of the job panicked, and with what the first one did.
+    has_panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -62,6 +83,7 @@ struct Job<'a> {
 
 /// A job that helpers may read where it lies, until all its tasks are finished.
 struct Published<'a> {
+    number: u32,
     count: usize,
     _job: &'a Job<'a>,
 }
@@ -96,21 +118,45 @@ impl Run {
     }
 }
 
+/// Tasks of the job of a number that a thread finished.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Done {
+    number: u32,
+    tasks: u32,
+}
+
+impl Done {
+    fn of_word(word: u64) -> Self {
+        Done { number: (word >> 32) as u32, tasks: word as u32 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.tasks)
+    }
+
+    /// One more, of the same job or of the first of another.
+    fn and_one(self, number: u32) -> Self {
+        Done { number, tasks: 1 + self.tasks_of(number) as u32 }
+    }
+
+    fn tasks_of(self, number: u32) -> usize {
+        if self.number == number { self.tasks as usize } else { 0 }
+    }
+}
+
 impl Team {
     /// Starts the helpers; the thread that calls [`Team::run`] comes on top.
     pub(super) fn new(helpers: usize) -> io::Result<Self> {
-        let board = Arc::new(Board {
-            number: Line::default(),
-            runs: (0..=helpers).map(|_| Line::default()).collect(),
-            finished: Line::default(),
-            job: AtomicPtr::default(),
-            busy: AtomicBool::new(false),
+        let seldom = Seldom {
             stop: AtomicBool::new(false),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             caller_sleeps: AtomicBool::new(false),
             caller: Mutex::default(),
+            has_panicked: AtomicBool::new(false),
             panic: Mutex::default(),
-        });
+        };
+        let desks = (0..=helpers).map(|_| Line::default()).collect();
+        let board = Arc::new(Board { desks, callers: Line::default(), seldom: Line(seldom) });
         let mut team = Team { board, helpers: Vec::with_capacity(helpers) };
         for i in 0..helpers {
             let board = team.board.clone();
@@ -121,7 +167,7 @@ impl Team {
     }
 
     pub(super) fn helpers(&self) -> usize {
-        self.board.asleep.len()
+        self.board.desks.len() - 1
     }
 
     /// Wakes all helpers that sleep: a job is about to come.
@@ -137,24 +183,25 @@ impl Team {
             let each = count.div_ceil(Run::MOST);
             return self.run(count.div_ceil(each), &|i| (i * each..count.min((i + 1) * each)).for_each(task));
         }
-        if board.busy.swap(true, Ordering::Acquire) {
+        let busy = &board.callers.0.busy;
+        if busy.swap(true, Ordering::Acquire) {
             return (0..count).for_each(task);
         }
         let job = Job { task };
         let published = board.publish(&job, count);
         self.call(count - 1);
-        board.work(0);
-        board.wait(published);
-        let panic = board.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        board.busy.store(false, Ordering::Release);
+        let mine = board.work(0);
+        board.wait(published, mine);
+        let panic = board.panic();
+        busy.store(false, Ordering::Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
 
-    /// Wakes up to `count` helpers that sleep.
+    /// Wakes up to `count` helpers that sleep. One that falls asleep just now may be missed; others do its tasks.
     fn call(&self, count: usize) {
-        for (helper, asleep) in self.helpers.iter().zip(&self.board.asleep).take(count) {
+        for (helper, asleep) in self.helpers.iter().zip(&self.board.seldom.0.asleep).take(count) {
             if asleep.load(Ordering::SeqCst) && asleep.swap(false, Ordering::SeqCst) {
                 helper.thread().unpark();
             }
@@ -164,7 +211,7 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.board.stop.store(true, Ordering::SeqCst);
+        self.board.seldom.0.stop.store(true, Ordering::SeqCst);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
             // A helper catches what its tasks panic with, so there is nothing to hear from it.
@@ -175,29 +222,32 @@ impl Drop for Team {
 
 impl Board {
     fn publish<'a>(&self, job: &'a Job<'a>, count: usize) -> Published<'a> {
-        self.finished.0.store(0, Ordering::Relaxed);
-        self.job.store(std::ptr::from_ref(job).cast_mut().cast(), Ordering::Relaxed);
-        let number = self.number.0.load(Ordering::Relaxed).wrapping_add(1);
-        let first = |thread: usize| (count * thread / self.runs.len()) as u16;
-        for (thread, run) in self.runs.iter().enumerate() {
+        let last = &self.callers.0.number;
+        let number = last.load(Ordering::Relaxed).wrapping_add(1);
+        last.store(number, Ordering::Relaxed);
+        let first = |thread: usize| (count * thread / self.desks.len()) as u16;
+        let at = std::ptr::from_ref(job).cast_mut().cast();
+        // Helpers first, who have to hear of it.
+        for (thread, Line(desk)) in self.desks.iter().enumerate().rev() {
+            desk.job.store(at, Ordering::Relaxed);
             let tasks = Run { number, start: first(thread), end: first(thread + 1) };
-            run.0.store(tasks.word(), Ordering::Release);
+            desk.run.store(tasks.word(), Ordering::Release);
         }
-        // In one order with the flags of helpers that fall asleep: either they see the job, or we see them asleep.
-        self.number.0.store(number, Ordering::SeqCst);
-        Published { count, _job: job }
+        Published { number, count, _job: job }
     }
 
-    /// Takes tasks of the job until all are taken.
-    fn work(&self, me: usize) {
-        let mut done = 0;
-        for other in 0..self.runs.len() {
-            let run = &self.runs[(me + other) % self.runs.len()].0;
+    /// Takes tasks of the job until all are taken: how many a thread took.
+    fn work(&self, me: usize) -> Done {
+        let mut done = Done::of_word(self.desks[me].0.done.load(Ordering::Relaxed));
+        let before = done;
+        for other in 0..self.desks.len() {
+            let desk = &self.desks[(me + other) % self.desks.len()].0;
             loop {
-                let word = run.load(Ordering::Acquire);
-                let Some((task, rest)) = Run::of_word(word).claim(other == 0) else { break };
-                let job = self.job.load(Ordering::Relaxed);
-                let taken = run.compare_exchange(word, rest.word(), Ordering::AcqRel, Ordering::Relaxed);
+                let word = desk.run.load(Ordering::Acquire);
+                let run = Run::of_word(word);
+                let Some((task, rest)) = run.claim(other == 0) else { break };
+                let job = desk.job.load(Ordering::Relaxed);
+                let taken = desk.run.compare_exchange(word, rest.word(), Ordering::AcqRel, Ordering::Relaxed);
                 if taken.is_err() {
                     continue;
                 }
@@ -205,51 +255,69 @@ impl Board {
                 // was this job's, and its caller keeps it until this task is counted as finished.
                 let job = unsafe { &*job };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.task)(task.into()))) {
-                    self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                    self.seldom.0.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                    self.seldom.0.has_panicked.store(true, Ordering::Relaxed);
                 }
-                done += 1;
+                done = done.and_one(run.number);
             }
         }
-        if done == 0 {
-            return;
+        if done != before {
+            self.desks[me].0.done.store(done.word(), Ordering::SeqCst);
         }
-        self.finished.0.fetch_add(done, Ordering::SeqCst);
-        if self.caller_sleeps.load(Ordering::SeqCst)
-            && let Some(caller) = &*self.caller.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            caller.unpark();
-        }
+        done
     }
 
-    /// Returns when all tasks are finished.
-    fn wait(&self, job: Published<'_>) {
-        let finished = || self.finished.0.load(Ordering::SeqCst) == job.count;
+    /// Returns when all tasks are finished, of which the caller finished some.
+    fn wait(&self, job: Published<'_>, mine: Done) {
+        let finished = || {
+            let others = self.desks[1..].iter().map(|desk| Done::of_word(desk.0.done.load(Ordering::SeqCst)));
+            others.map(|done| done.tasks_of(job.number)).sum::<usize>() + mine.tasks_of(job.number)
+                == job.count
+        };
         if watch(finished) {
             return;
         }
-        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
-        self.caller_sleeps.store(true, Ordering::SeqCst);
+        let seldom = &self.seldom.0;
+        *seldom.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+        seldom.caller_sleeps.store(true, Ordering::SeqCst);
         while !finished() {
             thread::park();
         }
-        self.caller_sleeps.store(false, Ordering::SeqCst);
+        seldom.caller_sleeps.store(false, Ordering::SeqCst);
+    }
+
+    /// What a task of the finished job panicked with.
+    fn panic(&self) -> Option<Box<dyn Any + Send>> {
+        let Seldom { has_panicked, panic, .. } = &self.seldom.0;
+        // The flag was set before its task was counted as finished.
+        if !has_panicked.load(Ordering::Relaxed) {
+            return None;
+        }
+        has_panicked.store(false, Ordering::Relaxed);
+        panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The life of a helper.
     fn help(&self, me: usize) {
+        let Seldom { stop, asleep, caller_sleeps, caller, .. } = &self.seldom.0;
+        let number = || Run::of_word(self.desks[1 + me].0.run.load(Ordering::SeqCst)).number;
         let mut seen = 0;
-        while !self.stop.load(Ordering::SeqCst) {
-            let is_new = || self.number.0.load(Ordering::SeqCst) != seen;
-            if watch(is_new) {
-                seen = self.number.0.load(Ordering::SeqCst);
+        while !stop.load(Ordering::SeqCst) {
+            if watch(|| number() != seen) {
+                seen = number();
                 self.work(1 + me);
+                if caller_sleeps.load(Ordering::SeqCst)
+                    && let Some(caller) = &*caller.lock().unwrap_or_else(PoisonError::into_inner)
+                {
+                    caller.unpark();
+                }
                 continue;
             }
-            self.asleep[me].store(true, Ordering::SeqCst);
-            while !is_new() && !self.stop.load(Ordering::SeqCst) && self.asleep[me].load(Ordering::SeqCst) {
+            asleep[me].store(true, Ordering::SeqCst);
+            while number() == seen && !stop.load(Ordering::SeqCst) && asleep[me].load(Ordering::SeqCst) {
                 thread::park();
             }
-            self.asleep[me].store(false, Ordering::SeqCst);
+            asleep[me].store(false, Ordering::SeqCst);
         }
     }
 }
@@ -283,6 +351,8 @@ fn watch(is_true: impl Fn() -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     /// Counts how often each task of each job ran, over jobs of changing size.
@@ -337,7 +407,7 @@ mod tests {
     fn helpers_that_fell_asleep_are_woken() {
         let team = Team::new(3).unwrap();
         for _ in 0..20 {
-            while !team.board.asleep.iter().all(|a| a.load(Ordering::SeqCst)) {
+            while !team.board.seldom.0.asleep.iter().all(|a| a.load(Ordering::SeqCst)) {
                 thread::yield_now();
             }
             // Each task waits for the other: both run only if a helper wakes up.
@@ -363,7 +433,7 @@ mod tests {
                     thread::yield_now();
                 }
                 if thread::current().id() != caller {
-                    while !team.board.caller_sleeps.load(Ordering::SeqCst) {
+                    while !team.board.seldom.0.caller_sleeps.load(Ordering::SeqCst) {
                         thread::yield_now();
                     }
                 }
