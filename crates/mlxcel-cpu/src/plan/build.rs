@@ -9,6 +9,7 @@ use super::feeds::{self, Block};
 use super::lives::{Lives, RootKind, continued, needed};
 use super::slots::{Need, assign};
 use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Source, Span, Step, registers};
+use crate::kernels::attention::Sequences;
 use crate::kernels::elementwise::Code;
 use crate::layout::RANK_MAX;
 use crate::roles::TOKENS;
@@ -48,6 +49,7 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
         ends: vec![0; count],
         made_at: vec![],
         rotations: vec![],
+        sequences: vec![],
         blocks,
     };
     let mut arguments = 0;
@@ -73,6 +75,8 @@ struct Planner<'g> {
     /// Roots that need slots, with the node and type that make them.
     made_at: Vec<(usize, usize, Type)>,
     rotations: Vec<Rotation>,
+    /// The values that lists of sequences are made of.
+    sequences: Vec<Vec<(Source, Option<Span>)>>,
     blocks: Vec<Block>,
 }
 
@@ -270,7 +274,19 @@ impl Planner<'_> {
         if let Op::Rope { interleaved, scale } = node.op {
             let angles = [inputs[1], inputs[2]].map(|v| self.find(v).from);
             let rotation = Rotation { angles, rank: types[2].rank(), interleaved, scale: scale as f32 };
-            return Ok(Kernel::Rope(self.rotation(rotation)));
+            let number = number_of(rotation, &mut self.rotations);
+            self.plan.rotations = self.rotations.len();
+            return Ok(Kernel::Rope(number));
+        }
+        if let Op::PagedAttention(spec) = &node.op {
+            let value = |v: &usize| {
+                let input = self.find(*v);
+                (input.from, input.shape)
+            };
+            let values = inputs[Sequences::places(spec)].iter().map(value).collect();
+            let number = number_of(values, &mut self.sequences);
+            self.plan.sequences = self.sequences.len();
+            return Ok(Kernel::Paged(number));
         }
         if node.op.is_elementwise() || node.op == Op::Fused {
             return Ok(Kernel::Elementwise(Code::compile(node, types)?));
@@ -285,17 +301,6 @@ impl Planner<'_> {
             Ok(Region { plan, arena: Arena::default().into() })
         };
         Ok(Kernel::Regions(node.regions.iter().map(region).collect::<Result<_, EngineError>>()?))
-    }
-
-    /// The number of a table, the same for the same angles: a value never changes within a run.
-    fn rotation(&mut self, wanted: Rotation) -> u32 {
-        let known = self.rotations.iter().position(|r| *r == wanted);
-        let number = known.unwrap_or_else(|| {
-            self.rotations.push(wanted);
-            self.plan.rotations += 1;
-            self.rotations.len() - 1
-        });
-        number as u32
     }
 
     fn finish(mut self, wanted: &[Value]) -> Result<Plan, EngineError> {
@@ -345,4 +350,13 @@ pub(crate) fn reads_rows(op: &Op, at: usize) -> bool {
         Op::Embedding { .. } | Op::Dequantize { .. } => at == 0,
         _ => false,
     }
+}
+
+/// The number of what is the same for the same values: a value never changes within a run.
+fn number_of<T: PartialEq>(wanted: T, known: &mut Vec<T>) -> u32 {
+    let number = known.iter().position(|k| *k == wanted).unwrap_or_else(|| {
+        known.push(wanted);
+        known.len() - 1
+    });
+    number as u32
 }

@@ -34,8 +34,9 @@ pub(crate) struct Plan {
     /// Shapes, as entries of the table of dimensions.
     pub(crate) shapes: Vec<u32>,
     pub(crate) constants: Vec<Stored>,
-    /// How many tables of rotations there are.
+    /// How many tables of rotations there are, and how many lists of sequences.
     pub(crate) rotations: usize,
+    pub(crate) sequences: usize,
     /// How many views exist at once.
     pub(crate) registers: usize,
     pub(crate) slots: usize,
@@ -139,6 +140,8 @@ pub(crate) enum Kernel {
     },
     /// Rotates by a table that other steps may share, by number.
     Rope(u32),
+    /// Attention over the sequences of a list that other steps may share, by number.
+    Paged(u32),
     Elementwise(Code),
     Regions(Vec<Region>),
 }

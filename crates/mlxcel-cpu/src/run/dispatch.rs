@@ -52,7 +52,6 @@ impl Run<'_> {
                 conv::conv(ctx, &v[0], &v[1], windows, out);
             }
             Op::Attention(spec) => attention::dense(ctx, spec, v, out),
-            Op::PagedAttention(spec) => attention::paged(ctx, spec, (v, self.sources.roles), outs),
             Op::SelectiveScan => recurrent::selective_scan(ctx, v, outs),
             Op::CausalConv => recurrent::causal_conv(ctx, v, outs),
             Op::Softmax { .. } | Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::AddRmsNorm { .. } => {

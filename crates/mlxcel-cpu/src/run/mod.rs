@@ -11,7 +11,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::{Bindings, DType, Op};
 
 use crate::context::{Context, Operand};
-use crate::kernels::{copy, elementwise, rope};
+use crate::kernels::{attention, copy, elementwise, rope};
 use crate::layout::{Dims, Layout};
 use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Span};
 use crate::roles::Roles;
@@ -42,6 +42,8 @@ pub(crate) struct Run<'a> {
     sizes: Vec<usize>,
     /// Tables of rotations, made when they are first needed.
     rotations: Vec<Option<rope::Table>>,
+    /// Lists of sequences, in the same way.
+    sequences: Vec<Option<attention::Sequences>>,
 }
 
 /// What steps are called with is found in here: the values that are still read, and the memory of results.
@@ -124,7 +126,8 @@ impl<'a> Run<'a> {
     ) -> Result<Self, EngineError> {
         let sizes = plan.dims.bind(bindings)?;
         let rotations = (0..plan.rotations).map(|_| None).collect();
-        Ok(Run { ctx, plan, bindings, sources, sizes, rotations })
+        let sequences = (0..plan.sequences).map(|_| None).collect();
+        Ok(Run { ctx, plan, bindings, sources, sizes, rotations, sequences })
     }
 
     fn values(&self, arena: &'a mut Arena) -> Values<'a> {
@@ -235,6 +238,7 @@ impl<'a> Run<'a> {
                 feed.run(self.ctx, operands, outs, roles)?;
             }
             Kernel::Rope(table) => self.rotate(&step.op, *table, views, &mut outs[0]),
+            Kernel::Paged(list) => self.attend(&step.op, *list, views, outs),
             Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),
             Kernel::Regions(regions) => self.control(step, regions, views, outs)?,
         }
@@ -246,6 +250,13 @@ impl<'a> Run<'a> {
         let make = || rope::table(self.ctx, [&x[1], &x[2]], (interleaved, scale as f32));
         let table = self.rotations[table as usize].get_or_insert_with(make);
         rope::rope(self.ctx, &x[0], table, out);
+    }
+
+    fn attend(&mut self, op: &Op, list: u32, x: &[View<'_>], outs: &mut [Out<'_>]) {
+        let Op::PagedAttention(spec) = op else { unreachable!("only this attention has lists") };
+        let make = || attention::Sequences::new(spec, x);
+        let sequences = &*self.sequences[list as usize].get_or_insert_with(make);
+        attention::paged(self.ctx, spec, (x, sequences, self.sources.roles), outs);
     }
 
     /// The memory of a result.

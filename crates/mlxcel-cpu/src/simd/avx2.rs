@@ -73,6 +73,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: __m256) {
+        // SAFETY: the caller promises eight writable halves.
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+
+    #[inline(always)]
     fn half(bits: u16) -> f32 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits as i32))) }

@@ -66,6 +66,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: __m512) {
+        // SAFETY: the caller promises sixteen writable halves.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+
+    #[inline(always)]
     fn half(bits: u16) -> f32 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits as i32))) }

@@ -212,6 +212,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `LANES` halves, aligned or not, must be readable at `p`.
     unsafe fn from_f16(p: *const u8) -> Self::F;
+    /// The nearest halves.
+    ///
+    /// # Safety
+    /// `LANES` halves, aligned or not, must be writable at `p`.
+    unsafe fn to_f16(p: *mut u8, v: Self::F);
     /// One half-precision number.
     fn half(bits: u16) -> f32;
     /// The entry of `table` that the low four bits of each code name.

@@ -3,6 +3,7 @@
 
 use std::arch::aarch64::*;
 
+use half::f16;
 use mlxcel_engine::weights::quant::{bf16_to_f32, f16_to_f32};
 
 use super::{Simd, SimdLevel};
@@ -72,6 +73,16 @@ impl Simd for Neon {
         // SAFETY: the caller promises four readable halves.
         let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
         vector(halves.map(f16_to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: float32x4_t) {
+        let mut numbers = [0.0; 4];
+        // SAFETY: the array has four places, and the caller promises four writable halves.
+        unsafe {
+            vst1q_f32(numbers.as_mut_ptr(), v);
+            p.cast::<[u16; 4]>().write_unaligned(numbers.map(|x| f16::from_f32(x).to_bits()));
+        }
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Four lanes as a plain array, which compilers turn into whatever the architecture has.
 #![allow(unsafe_code)]
 
+use half::f16;
 use mlxcel_engine::weights::quant::{bf16_to_f32, f16_to_f32};
 
 use super::{Simd, SimdLevel};
@@ -67,6 +68,13 @@ impl Simd for Portable {
         // SAFETY: the caller promises four readable halves.
         let halves: [u16; 4] = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
         halves.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: [f32; 4]) {
+        let halves = v.map(|x| f16::from_f32(x).to_bits());
+        // SAFETY: the caller promises four writable halves.
+        unsafe { p.cast::<[u16; 4]>().write_unaligned(halves) }
     }
 
     #[inline(always)]

@@ -57,7 +57,7 @@ mod tile;
 mod turn;
 
 pub(crate) use dense::dense;
-pub(crate) use paged::paged;
+pub(crate) use paged::{Sequences, paged};
 
 /// What the two kinds share of their specifications.
 #[derive(Clone, Copy, Debug)]

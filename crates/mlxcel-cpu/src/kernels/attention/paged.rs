@@ -1,8 +1,9 @@
 //! Attention over the paged cache: writes the new keys and values to their slots, then attends.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use mlxcel_ir::{CacheRow, DType, PagedSpec};
 
 use super::Scores;
@@ -13,23 +14,48 @@ use super::drive::{Job, queries_per_block};
 use crate::context::{Context as Machine, Products};
 use crate::lanes::{Lane, indices};
 use crate::roles::Roles;
+use crate::simd::{Kernel, Simd, SimdLevel};
 use crate::view::{Out, Shared, View};
 
-/// New tokens from which on threads share the writing.
-const TOKENS_PER_THREAD: usize = 16;
+/// New tokens that a thread writes together.
+const TOKENS_PER_TASK: usize = 32;
+
+/// The tokens of a step and where their sequences lie, which all layers share.
+#[derive(Debug)]
+pub(crate) struct Sequences {
+    positions: Vec<i64>,
+    ids: Vec<i64>,
+    slots: Vec<i64>,
+    /// The blocks of every sequence, `pages` of each.
+    table: Vec<i64>,
+    pages: usize,
+}
+
+impl Sequences {
+    /// Where they stand among the operands of the op.
+    pub(crate) fn places(spec: &PagedSpec) -> Range<usize> {
+        let first = if spec.value_dim.is_some() { 3 } else { 5 };
+        first..first + 4
+    }
+
+    pub(crate) fn new(spec: &PagedSpec, x: &[View<'_>]) -> Self {
+        let [positions, ids, slots, table] = &x[Self::places(spec)] else { unreachable!("there are four") };
+        let pages = table.shape()[1];
+        let [positions, ids, slots, table] = [positions, ids, slots, table].map(indices);
+        Sequences { positions, ids, slots, table, pages }
+    }
+}
 
 /// Operands as the op lists them; `outs` are the result and the caches, which hold their old contents.
 pub(crate) fn paged(
     machine: &Machine,
     spec: &PagedSpec,
-    (x, roles): (&[View<'_>], Option<&Roles>),
+    (x, sequences, roles): (&[View<'_>], &Sequences, Option<&Roles>),
     outs: &mut [Out<'_>],
 ) {
-    let (q, caches) = (x[0], 1 + spec.value_dim.is_none() as usize);
-    let rest = &x[1 + 2 * caches..];
-    let slots = indices(&rest[2]);
+    let q = x[0];
     for (new, cache) in x[1..].iter().zip(&mut outs[1..]) {
-        write(machine, new, &slots, cache);
+        write(machine, new, &sequences.slots, cache);
     }
     let (out, written) = outs.split_first_mut().expect("the op has results");
     if out.elements() == 0 {
@@ -48,15 +74,12 @@ pub(crate) fn paged(
         values,
         cache_blocks: caches[0].shape()[0],
         block_tokens,
-        positions: indices(&rest[0]),
-        seq_ids: indices(&rest[1]),
-        table: indices(&rest[3]),
-        pages: rest[3].shape()[1],
+        sequences,
     };
     let kv_heads = caches[0].shape()[2];
     let widths = Widths { group: q.shape()[1] / kv_heads, key: q.shape()[2], value: out.shape[2] };
     pages.has_tiles = pages.is_fast && machine.level.has_tiles() && pages.fits_tiles(widths.value);
-    let sinks: Option<Vec<f32>> = rest.get(4).map(|s| s.numbers());
+    let sinks: Option<Vec<f32>> = x.get(Sequences::places(spec).end).map(|s| s.numbers());
     let job = Job {
         context: &pages,
         scores: Scores { scale: spec.scale as f32, softcap: spec.softcap.map(|c| c as f32), masked: false },
@@ -68,50 +91,77 @@ pub(crate) fn paged(
     job.run(machine, &pages.blocks(step), out);
 }
 
-/// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Threads share the heads, since
-/// two tokens might name one slot.
+/// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Of two tokens that name one slot the last
+/// one stays.
 fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) {
-    let (heads, width, stored) = (new.shape()[1], new.shape()[2], cache.shape[3]);
+    let (mut heads, mut width, mut stored) = (new.shape()[1], new.shape()[2], cache.shape[3]);
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
     let strides = new.layout.strides;
     let to = Shared(cache.bytes().as_mut_ptr());
     let is_plain = new.dtype == DType::F32 && strides[2] == 1;
-    let write_head = |h: usize| {
-        let mut copy = vec![0.0; if is_plain { 0 } else { width }];
-        for (t, &slot) in slots.iter().enumerate().filter(|(_, s)| (0..count as i64).contains(*s)) {
+    if is_plain && stored == width && strides[1] == width {
+        // All heads of a token are one row.
+        (heads, width, stored) = (1, heads * width, heads * stored);
+    }
+    let write_token = |t: usize, copy: &mut Vec<f32>| {
+        let slot = slots[t];
+        if !(0..count as i64).contains(&slot) {
+            return;
+        }
+        for h in 0..heads {
             let at = t * strides[0] + h * strides[1];
-            let line = if is_plain {
+            let line: &[f32] = if is_plain {
                 &new.elements_of::<f32>()[at..at + width]
             } else {
-                f32::load(new.dtype, new.bytes(), (at, strides[2]), &mut copy);
-                &copy
+                copy.resize(width, 0.0);
+                f32::load(new.dtype, new.bytes(), (at, strides[2]), copy);
+                &*copy
             };
             let at = (slot as usize * heads + h) * stored * size;
-            // SAFETY: the slot exists, and its row of this head is written by this task alone.
+            // SAFETY: the slot exists, and its row is written by this task alone.
             let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), stored * size) };
-            narrow(dtype, line, row);
+            narrow(machine.level, dtype, line, row);
         }
     };
-    if slots.len() < TOKENS_PER_THREAD {
-        (0..heads).for_each(write_head);
-    } else {
-        machine.threads.each(heads, write_head);
+    // Threads share the tokens where no two name one slot.
+    let are_apart = slots.is_sorted_by(|a, b| a < b);
+    let tasks = if are_apart { slots.len().div_ceil(TOKENS_PER_TASK).max(1) } else { 1 };
+    let each = slots.len().div_ceil(tasks);
+    machine.threads.each(tasks, |task| {
+        let mut copy = vec![];
+        (task * each..slots.len().min((task + 1) * each)).for_each(|t| write_token(t, &mut copy));
+    });
+}
+
+/// Stores numbers of a row.
+fn narrow(level: SimdLevel, dtype: DType, line: &[f32], row: &mut [u8]) {
+    match dtype {
+        DType::F16 => level.dispatch(Halves { line, row }),
+        DType::I8 => coded::encode(line, row),
+        _ => f32::store(dtype, line, row),
     }
 }
 
-/// Stores numbers of a row, halves many at a time.
-fn narrow(dtype: DType, line: &[f32], row: &mut [u8]) {
-    match dtype {
-        DType::F16 => {}
-        DType::I8 => return coded::encode(line, row),
-        _ => return f32::store(dtype, line, row),
-    }
-    let mut halves = [f16::ZERO; 64];
-    for (part, to) in line.chunks(halves.len()).zip(row.chunks_mut(2 * halves.len())) {
-        let halves = &mut halves[..part.len()];
-        halves.convert_from_f32_slice(part);
-        for (to, half) in to.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
-            *to = half.to_le_bytes();
+/// Numbers that become halves, a vector at a time.
+struct Halves<'a> {
+    line: &'a [f32],
+    row: &'a mut [u8],
+}
+
+impl Kernel for Halves<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Halves { line, row } = self;
+        assert_eq!(row.len(), 2 * line.len(), "a half for each number");
+        let whole = line.len() / S::LANES * S::LANES;
+        for at in (0..whole).step_by(S::LANES) {
+            // SAFETY: a vector of numbers and of halves lies there.
+            unsafe { S::to_f16(row.as_mut_ptr().add(2 * at), S::load(line.as_ptr().add(at))) };
+        }
+        for (to, x) in row.as_chunks_mut::<2>().0[whole..].iter_mut().zip(&line[whole..]) {
+            *to = f16::from_f32(*x).to_le_bytes();
         }
     }
 }
@@ -131,17 +181,14 @@ struct Pages<'a> {
     /// Blocks of the cache, and tokens of each.
     cache_blocks: usize,
     block_tokens: usize,
-    positions: Vec<i64>,
-    seq_ids: Vec<i64>,
-    table: Vec<i64>,
-    pages: usize,
+    sequences: &'a Sequences,
 }
 
 impl Pages<'_> {
     /// Runs of neighbouring tokens of one sequence and one role, of at most `step`. Padding, whose sequence does not
     /// exist, sees nothing.
     fn blocks(&self, step: usize) -> Vec<Block> {
-        let ids = &self.seq_ids;
+        let ids = &self.sequences.ids;
         let is_end = |t: usize| self.roles.is_none_or(|r| r.is_end(t));
         let way = |t: usize| match (self.is_fast, is_end(t)) {
             (true, true) => Way::Dots,
@@ -191,7 +238,8 @@ impl Context for Pages<'_> {
     }
 
     fn run(&self, of: &Block, key: usize) -> Run {
-        let table = &self.table[of.sequence * self.pages..][..self.pages];
+        let Sequences { table, pages, .. } = self.sequences;
+        let table = &table[of.sequence * pages..][..*pages];
         let page = table[key / self.block_tokens].clamp(0, self.cache_blocks as i64 - 1) as usize;
         let token = page * self.block_tokens + key % self.block_tokens;
         let first = [self.keys, self.values.unwrap_or(self.keys)].map(|m| token * m.key);
@@ -199,12 +247,12 @@ impl Context for Pages<'_> {
     }
 
     fn visible(&self, block: &Block, query: usize) -> (usize, usize) {
-        let sequences = self.table.len() / self.pages.max(1);
-        let position = self.positions[block.first + query];
-        if block.sequence >= sequences || position < 0 {
+        let Sequences { positions, table, pages, .. } = self.sequences;
+        let position = positions[block.first + query];
+        if block.sequence >= table.len() / (*pages).max(1) || position < 0 {
             return (0, 0);
         }
-        let end = (position as usize + 1).min(self.pages * self.block_tokens);
+        let end = (position as usize + 1).min(pages * self.block_tokens);
         let begin = self.window.map_or(0, |w| (position as usize + 1).saturating_sub(w));
         (begin, end)
     }
@@ -216,4 +264,41 @@ impl Context for Pages<'_> {
     }
 
     fn mask(&self, _: &Block, _: (usize, usize), _: usize, _: &mut [f32]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Dims;
+    use crate::memory::{Pool, Slabs};
+    use crate::threads::Threads;
+
+    #[test]
+    fn of_two_tokens_that_name_one_slot_the_last_one_stays() {
+        const TOKENS: usize = 8 * TOKENS_PER_TASK;
+        let machine = Machine {
+            level: SimdLevel::best(),
+            threads: Threads::new(Some(2)).unwrap(),
+            pool: Pool::default(),
+            slabs: Slabs::new(0),
+            products: Products::default(),
+        };
+        let numbers: Vec<u8> = (0..TOKENS * 6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let new = View::of_bytes(&numbers, DType::F32, &[TOKENS, 2, 3]).unwrap();
+        for round in 0..40 {
+            let dtype = [DType::F32, DType::F16][round % 2];
+            let names = [TOKENS_PER_TASK, TOKENS][round / 2 % 2];
+            let slots: Vec<i64> = (0..TOKENS).map(|t| (t % names) as i64).collect();
+            let mut bytes = vec![0; TOKENS * 6 * dtype.size().unwrap()];
+            // SAFETY: the cache has that many elements, and nobody else uses them.
+            let mut cache =
+                unsafe { Out::new(bytes.as_mut_ptr(), dtype, Dims::new(&[TOKENS / 16, 16, 2, 3])) };
+            write(&machine, &new, &slots, &mut cache);
+            let found = cache.view().numbers::<f32>();
+            let (written, rest) = found.split_at(names * 6);
+            let first = (TOKENS - names) * 6;
+            assert!(written.iter().enumerate().all(|(i, &x)| x == (first + i) as f32), "{written:?}");
+            assert!(rest.iter().all(|&x| x == 0.0));
+        }
+    }
 }
