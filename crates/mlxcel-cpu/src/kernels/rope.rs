@@ -5,6 +5,7 @@
 //! for all ops that rotate by the same angles, and laid out as heads are: element `j` becomes
 //! `x[j] * factor[j] + x[partner of j] * partner_factor[j]`. Tokens are cut over the threads. Checked against the
 //! decomposition at small positions, and against `f64` sines of the rounded angle at large ones.
+#![allow(unsafe_code)]
 
 use mlxcel_ir::DType;
 
@@ -122,15 +123,16 @@ impl Table {
     fn rotate(&self, ctx: &Context, x: &View<'_>, t: usize, heads: &mut [f32]) {
         let (strides, dim) = (&x.layout.strides, x.shape()[2]);
         let at = t * strides[0];
-        if strides[2] == 1 && strides[1] == dim {
-            f32::load(x.dtype, x.bytes(), (at, 1), heads);
+        let factors = &self.factors[t * 2 * self.rotated..(t + 1) * 2 * self.rotated];
+        let mut job = Rotate { factors, interleaved: self.interleaved, from: None, heads, dim };
+        if x.dtype == DType::F32 && strides[2] == 1 {
+            job.from = Some((&x.elements_of::<f32>()[at..], strides[1]));
         } else {
-            for (h, head) in heads.chunks_mut(dim).enumerate() {
+            for (h, head) in job.heads.chunks_mut(dim).enumerate() {
                 f32::load(x.dtype, x.bytes(), (at + h * strides[1], strides[2]), head);
             }
         }
-        let factors = &self.factors[t * 2 * self.rotated..(t + 1) * 2 * self.rotated];
-        ctx.level.dispatch(Rotate { factors, interleaved: self.interleaved, heads, dim });
+        ctx.level.dispatch(job);
     }
 }
 
@@ -138,6 +140,8 @@ impl Table {
 struct Rotate<'a> {
     factors: &'a [f32],
     interleaved: bool,
+    /// Where they lie, if not where they go: the first one, and how far the next one is.
+    from: Option<(&'a [f32], usize)>,
     heads: &'a mut [f32],
     dim: usize,
 }
@@ -148,12 +152,15 @@ impl Kernel for Rotate<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (own, partner) = self.factors.split_at(self.factors.len() / 2);
-        for head in self.heads.chunks_exact_mut(self.dim) {
+        for (h, head) in self.heads.chunks_exact_mut(self.dim).enumerate() {
+            if let Some((from, apart)) = self.from {
+                head.copy_from_slice(&from[h * apart..][..self.dim]);
+            }
             let head = &mut head[..own.len()];
             if self.interleaved {
                 pairs(head, own, partner);
             } else {
-                halves(head, own, partner);
+                halves::<S>(head, own, partner);
             }
         }
     }
@@ -181,12 +188,26 @@ fn pairs(head: &mut [f32], own: &[f32], partner: &[f32]) {
 
 /// Element `i` with `half + i`.
 #[inline(always)]
-fn halves(head: &mut [f32], own: &[f32], partner: &[f32]) {
+fn halves<S: Simd>(head: &mut [f32], own: &[f32], partner: &[f32]) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
     let ((own_first, own_second), (partner_first, partner_second)) =
         (own.split_at(half), partner.split_at(half));
-    for i in 0..half {
+    let whole = half / S::LANES * S::LANES;
+    for i in (0..whole).step_by(S::LANES) {
+        let of = |a: &[f32], b: &[f32], x: S::F, y: S::F| {
+            // SAFETY: whole vectors of every half are there.
+            let (a, b) = unsafe { (S::load(a[i..].as_ptr()), S::load(b[i..].as_ptr())) };
+            S::add(S::mul(x, a), S::mul(y, b))
+        };
+        // SAFETY: as above.
+        unsafe {
+            let (x, y) = (S::load(first[i..].as_ptr()), S::load(second[i..].as_ptr()));
+            S::store(first[i..].as_mut_ptr(), of(own_first, partner_first, x, y));
+            S::store(second[i..].as_mut_ptr(), of(own_second, partner_second, y, x));
+        }
+    }
+    for i in whole..half {
         let (x, y) = (first[i], second[i]);
         first[i] = x * own_first[i] + y * partner_first[i];
         second[i] = y * own_second[i] + x * partner_second[i];
