@@ -3,11 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mlxcel_engine::EngineError;
 use mlxcel_platform::large_pages;
+
+use crate::view::Plain;
 
 /// Every buffer begins at a multiple of this: a cache line and the widest vector.
 const ALIGNMENT: usize = 64;
@@ -109,6 +113,46 @@ impl Buffer {
         // SAFETY: the block holds `len` initialised bytes from the buffer's start, which no other buffer has, and the
         // borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
+    }
+}
+
+/// Plain numbers of a thread that begin with a line of the cache: rows of tiles that lie across two take twice as long.
+#[derive(Debug, Default)]
+pub(crate) struct Aligned<T> {
+    lines: Vec<Line>,
+    numbers: PhantomData<T>,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; ALIGNMENT],
+}
+
+impl<T: Plain> Aligned<T> {
+    /// Room for so many; those that are new are zero.
+    pub(crate) fn resize(&mut self, count: usize) {
+        self.lines.resize((count * size_of::<T>()).div_ceil(ALIGNMENT), Line { _bytes: [0; ALIGNMENT] });
+    }
+
+    fn count(&self) -> usize {
+        self.lines.len() * ALIGNMENT / size_of::<T>()
+    }
+}
+
+impl<T: Plain> Deref for Aligned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: lines are aligned and initialised, and any bits are a number.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.count()) }
+    }
+}
+
+impl<T: Plain> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.count()) }
     }
 }
 
@@ -243,6 +287,18 @@ mod tests {
             let bytes = b.bytes_mut();
             assert_eq!([bytes[0], bytes[bytes.len() - 1]], [1 + i as u8; 2]);
         }
+    }
+
+    #[test]
+    fn lines_are_aligned_and_zero() {
+        let mut lines = Aligned::<f32>::default();
+        for count in [1, 16, 17, 1000] {
+            lines.resize(count);
+            assert_eq!(lines.as_ptr().addr() % ALIGNMENT, 0);
+            assert!(lines.len() >= count && lines.iter().all(|&x| x == 0.0));
+        }
+        lines[999] = 1.0;
+        assert_eq!(lines.iter().sum::<f32>(), 1.0);
     }
 
     #[test]

@@ -21,11 +21,11 @@ use mlxcel_ir::DType;
 
 use super::coded;
 use super::core::{Attend, KEYS, Memory, STRETCH};
-use super::soft::soften;
+use super::soft::Running;
 use super::turn::square;
-use crate::kernels::packed::tiles::{Ahead, PAIR_SUMS, Registers, STEP, TOKENS, WHOLE, Way, multiply};
+use crate::kernels::packed::tiles::{Registers, STEP, TOKENS, WHOLE, multiply_near};
 use crate::math;
-use crate::simd::Simd;
+use crate::memory::Aligned;
 
 /// Lines of a pair of tiles, and keys or columns of a pair of panels.
 const PAIR: usize = 2 * TOKENS;
@@ -33,17 +33,21 @@ const PAIR: usize = 2 * TOKENS;
 const PANEL: usize = TOKENS;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
+/// Numbers from one line's scores to the next one's: a stretch and a cache line, so that lines do not share the same few places
+/// of the first-level cache.
+const SCORES: usize = STRETCH + TOKENS;
 
 /// What a thread needs; kept between tasks.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
-    keys: Vec<u16>,
-    values: Vec<u16>,
-    queries: Vec<u16>,
-    /// `[PAIR][STRETCH]`.
-    scores: Vec<f32>,
-    weights: Vec<u16>,
-    sums: Vec<f32>,
+    keys: Aligned<u16>,
+    values: Aligned<u16>,
+    queries: Aligned<u16>,
+    /// `[PAIR][SCORES]`.
+    scores: Aligned<f32>,
+    weights: Aligned<u16>,
+    /// `[PAIR][PAIR]`, where results cannot be written to their lines.
+    sums: Aligned<f32>,
     unbounded: Vec<Unbounded>,
     /// The steps of the keys and of the values of the stretch, where they are codes.
     steps: [Vec<f32>; 2],
@@ -76,18 +80,18 @@ impl Attend<'_> {
     /// # Safety
     /// The machine must have AMX, and keys and values fit.
     #[inline(always)]
-    pub(super) unsafe fn by_tiles<S: Simd>(&mut self) {
+    pub(super) unsafe fn by_tiles(&mut self) {
         debug_assert!(!self.scores.masked, "tiles know no masks");
         let w = self.widths;
         let base = self.keys.0 / STRETCH * STRETCH;
         let span = Span { base, count: (self.keys.1 - base).next_multiple_of(PAIR) };
         let mut tiles = std::mem::take(&mut self.scratch.tiles);
-        tiles.keys.resize(STRETCH * w.key, 0);
-        tiles.values.resize(STRETCH * w.value, 0);
-        tiles.queries.resize(PAIR * w.key, 0);
-        tiles.scores.resize(PAIR * STRETCH, 0.0);
-        tiles.weights.resize(PAIR * STRETCH, 0);
-        tiles.sums.resize(PAIR_SUMS, 0.0);
+        tiles.keys.resize(STRETCH * w.key);
+        tiles.values.resize(STRETCH * w.value);
+        tiles.queries.resize(PAIR * w.key);
+        tiles.scores.resize(PAIR * SCORES);
+        tiles.weights.resize(PAIR * STRETCH);
+        tiles.sums.resize(PAIR * PAIR);
         // SAFETY: as the caller promises.
         let registers = unsafe { Registers::configure(&WHOLE) };
         let lines = self.part.running.len() / self.heads.len();
@@ -98,7 +102,7 @@ impl Attend<'_> {
             for line in (first..first + lines).step_by(PAIR) {
                 let some = (line, PAIR.min(first + lines - line));
                 // SAFETY: the registers are configured, the lines exist, and the tiles hold the stretch.
-                unsafe { self.pair::<S>(&registers, some, span, &mut tiles) };
+                unsafe { self.pair(&registers, some, span, &mut tiles) };
             }
         }
         self.scratch.tiles = tiles;
@@ -150,14 +154,14 @@ impl Attend<'_> {
     /// # Safety
     /// The registers must be configured, the lines exist, and the tiles hold the stretch of their head.
     #[inline(always)]
-    unsafe fn pair<S: Simd>(
+    unsafe fn pair(
         &mut self,
         registers: &Registers,
         (line, lines): (usize, usize),
         span: Span,
         tiles: &mut Tiles,
     ) {
-        let (w, nothing) = (self.widths, (Way::Past, [Ahead::NOTHING; 2]));
+        let w = self.widths;
         let mut seen = [(0, 0); PAIR];
         let (mut first, mut end) = (span.count, 0);
         for (l, seen) in seen[..lines].iter_mut().enumerate() {
@@ -179,89 +183,183 @@ impl Attend<'_> {
         for key in (first..end).step_by(PAIR) {
             let panels = [key, key + PANEL].map(|key| tiles.keys[key * w.key..].as_ptr());
             let operands = (tiles.queries.as_ptr(), panels, w.key / STEP);
-            // SAFETY: as the caller promises; a panel of keys is as deep as a line.
-            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), nothing, || ()) };
-            for l in 0..lines {
-                let (near, far) = halves(&tiles.sums, l);
-                let to = &mut tiles.scores[l * STRETCH + key..][..PAIR];
-                to[..PANEL].copy_from_slice(near);
-                to[PANEL..].copy_from_slice(far);
+            // SAFETY: as the caller promises; a panel of keys is as deep as a line, and scores have all lines and keys.
+            unsafe { multiply_near(registers, operands, (tiles.scores[key..].as_mut_ptr(), SCORES)) };
+        }
+        // Maxima come first, so that no line waits for its own.
+        let mut tops = [f32::NEG_INFINITY; PAIR];
+        for (l, top) in tops[..lines].iter_mut().enumerate() {
+            *top = self.top(l, (first, end), seen[l], tiles);
+        }
+        for l in 0..PAIR {
+            if let Some(running) = weigh((l, tops[l]), (first, end), seen[l], tiles) {
+                self.part.running[line + l] = running;
             }
         }
-        let steps = tiles.steps.each_ref().map(|steps| steps.get(first..end));
-        for l in 0..PAIR {
-            let scores = &mut tiles.scores[l * STRETCH + first..l * STRETCH + end];
-            let (lo, hi) = if l < lines { seen[l] } else { (0, 0) };
-            self.weigh::<S>(line + l, scores, (lo.max(first) - first, hi.max(first) - first), steps);
-            let to = tiles.weights.as_mut_ptr();
-            // SAFETY: the weights of a line have as many tiles as the stretch has keys.
-            unsafe { lay_line(scores.as_ptr(), end - first, to.add(slot(l))) };
-        }
+        let width = w.value_padded();
         for panel in (0..w.value / PANEL).step_by(2) {
             let next = (panel + 1).min(w.value / PANEL - 1);
             let panels =
                 [panel, next].map(|p| tiles.values[p * span.count * PANEL + first * PANEL..].as_ptr());
             let operands = (tiles.weights.as_ptr(), panels, (end - first) / STEP);
-            // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys.
-            unsafe { multiply(registers, operands, (tiles.sums.as_mut_ptr(), true), nothing, || ()) };
-            for l in 0..lines {
-                let (near, far) = halves(&tiles.sums, l);
-                let to = &mut self.part.out[(line + l) * w.value_padded()..][..w.value_padded()];
-                to[panel * PANEL..][..PANEL].copy_from_slice(near);
-                if next > panel {
-                    to[next * PANEL..][..PANEL].copy_from_slice(far);
-                }
+            let out = &mut self.part.out[line * width..][..lines * width];
+            if lines == PAIR && next > panel {
+                // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys, and the result has
+                // all lines and columns.
+                unsafe { multiply_near(registers, operands, (out[panel * PANEL..].as_mut_ptr(), width)) };
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { multiply_near(registers, operands, (tiles.sums.as_mut_ptr(), PAIR)) };
+            let columns = (next + 1 - panel) * PANEL;
+            for (to, sums) in out.chunks_mut(width).zip(tiles.sums.chunks(PAIR)) {
+                to[panel * PANEL..][..columns].copy_from_slice(&sums[..columns]);
             }
         }
         for &Unbounded { key, column, value } in &tiles.unbounded {
             for l in (0..lines).filter(|&l| (seen[l].0..seen[l].1).contains(&key)) {
-                let weight = tiles.scores[l * STRETCH + key];
-                self.part.out[(line + l) * w.value_padded() + column] += weight * value;
+                let weight = tiles.scores[l * SCORES + key];
+                self.part.out[(line + l) * width + column] += weight * value;
             }
         }
     }
 
-    /// Turns the scores of one line into weights; what it does not see weighs nothing. There are steps where keys or values are codes.
+    /// The highest of the scores that a line, one of a pair, sees from key `first` to `end` of the stretch. Where keys are codes or
+    /// there is a cap, scores are finished first.
     #[inline(always)]
-    fn weigh<S: Simd>(
-        &mut self,
-        line: usize,
-        scores: &mut [f32],
-        (lo, hi): (usize, usize),
-        [of_keys, of_values]: [Option<&[f32]>; 2],
-    ) {
-        let (from, to) = (lo / PANEL * PANEL, hi.next_multiple_of(PANEL));
-        if lo >= hi {
-            return scores.fill(0.0);
-        }
-        if let Some(steps) = of_keys {
-            coded::scale(scores, steps);
+    fn top(&self, line: usize, (first, end): (usize, usize), seen: (usize, usize), tiles: &mut Tiles) -> f32 {
+        let scores = &mut tiles.scores[line * SCORES..][..STRETCH];
+        if let [of_keys, _] = &tiles.steps
+            && !of_keys.is_empty()
+        {
+            coded::scale(&mut scores[first..end], &of_keys[first..end]);
         }
         if let Some(cap) = self.scores.softcap {
-            for s in &mut scores[from..to] {
+            for s in &mut scores[seen.0..seen.1] {
                 *s = math::tanh(*s / cap) * cap;
             }
         }
-        scores[..lo].fill(f32::NEG_INFINITY);
-        scores[hi..].fill(f32::NEG_INFINITY);
-        soften::<S>(&mut scores[from..to], &mut self.part.running[line]);
-        scores[..from].fill(0.0);
-        scores[to..].fill(0.0);
-        if let Some(steps) = of_values {
-            coded::scale(scores, steps);
+        // SAFETY: lines are only multiplied in tiles where the machine has them.
+        unsafe { highest(scores, seen) }
+    }
+}
+
+/// Turns the scores of a line, one of a pair, into weights in tiles, from key `first` to `end` of the stretch: their softmax, if it sees
+/// any. What it does not see weighs nothing; where values are codes, weights are multiplied by their steps.
+#[inline(always)]
+fn weigh(
+    (line, top): (usize, f32),
+    (first, end): (usize, usize),
+    seen: (usize, usize),
+    tiles: &mut Tiles,
+) -> Option<Running> {
+    let scores = &mut tiles.scores[line * SCORES..][..STRETCH];
+    // SAFETY: lines are only multiplied in tiles where the machine has them; the scores are those of the stretch, and the weights of a
+    // line have as many tiles as the stretch has keys.
+    unsafe {
+        let to = tiles.weights.as_mut_ptr().add(slot(line));
+        if seen.0 >= seen.1 {
+            lay_line(std::ptr::null(), end - first, to);
+            return None;
+        }
+        let running = soften((scores, top), (first, end), seen, to);
+        let [_, of_values] = &tiles.steps;
+        if !of_values.is_empty() {
+            coded::scale(&mut scores[first..end], &of_values[first..end]);
+            lay_line(scores[first..end].as_ptr(), end - first, to);
+        }
+        Some(running)
+    }
+}
+
+/// The highest score that a line sees, from `lo` to `hi` of the stretch, unless it is no number.
+///
+/// # Safety
+/// The machine must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn highest(scores: &[f32], (lo, hi): (usize, usize)) -> f32 {
+    let hidden = _mm512_set1_ps(f32::NEG_INFINITY);
+    let mut most = [hidden; 2];
+    let (steps, _) = scores.as_chunks::<STEP>();
+    for step in lo / STEP..hi.div_ceil(STEP) {
+        let (masks, x) = (masks(step * STEP, (lo, hi)), steps[step].as_ptr());
+        for i in 0..2 {
+            // SAFETY: a step has two vectors. Of a score that is no number the maximum stays what it was.
+            most[i] =
+                unsafe { _mm512_max_ps(_mm512_mask_loadu_ps(hidden, masks[i], x.add(16 * i)), most[i]) };
         }
     }
+    _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1]))
+}
+
+/// The softmax of a line's scores from `first` to `end` of its stretch, of which it sees `lo` to `hi`: they become weights, in place
+/// and as the line of a tile.
+///
+/// # Safety
+/// The machine must have the features; the scores must be there, from one step of tiles to another, and the tiles writable.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn soften(
+    (scores, top): (&mut [f32], f32),
+    (first, end): (usize, usize),
+    (lo, hi): (usize, usize),
+    to: *mut u16,
+) -> Running {
+    let (steps, _) = scores.as_chunks_mut::<STEP>();
+    // Scores that are all as low as can be weigh nothing; one that is no number makes all of the line none.
+    let scaled = _mm512_set1_ps(if top == f32::NEG_INFINITY { 0.0 } else { -top * std::f32::consts::LOG2_E });
+    let mut sums = [_mm512_setzero_ps(); 2];
+    for step in first / STEP..end / STEP {
+        let (masks, x) = (masks(step * STEP, (lo, hi)), steps[step].as_mut_ptr());
+        let mut weights = [_mm512_setzero_ps(); 2];
+        // SAFETY: a step has two vectors, and the line a place in every step's tile.
+        unsafe {
+            for i in 0..2 {
+                weights[i] = power(masks[i], _mm512_loadu_ps(x.add(16 * i)), scaled);
+                sums[i] = _mm512_add_ps(sums[i], weights[i]);
+                _mm512_storeu_ps(x.add(16 * i), weights[i]);
+            }
+            let to: *mut u8 = to.add((step - first / STEP) * 2 * TILE).cast();
+            _mm512_storeu_si512(to.cast(), narrowed(weights[0], weights[1]));
+        }
+    }
+    let mut running = Running { top, sums: [0.0; 16] };
+    // SAFETY: the sums are a whole vector.
+    unsafe { _mm512_storeu_ps(running.sums.as_mut_ptr(), _mm512_add_ps(sums[0], sums[1])) };
+    running
+}
+
+/// Which of the 32 keys from `at` on are among those that are seen.
+#[inline]
+fn masks(at: usize, (lo, hi): (usize, usize)) -> [__mmask16; 2] {
+    let below = |end: usize| (1u64 << end.saturating_sub(at).min(STEP)) - 1;
+    let seen = below(hi) & !below(lo);
+    [seen as u16, (seen >> 16) as u16]
+}
+
+/// `e^x` of scores, relative to the one whose negative in powers of two is `scaled`; nothing where the mask has none, nor where it would
+/// be too small for an exponent of its own: numbers below that are slow to compute with. Errors are a few units in the last place of
+/// the exponent's, far below what rounding to `bf16` leaves.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn power(mask: __mmask16, x: __m512, scaled: __m512) -> __m512 {
+    // `(2^x - 1) / x` from 0 to 1, at the nodes of Chebyshev's polynomials.
+    const FACTORS: [f32; 5] = [0.001_788_368_8, 0.009_199_387, 0.055_657_055, 0.240_207_2, 0.693_147_54];
+    const FLOOR: i32 = 0x01;
+    let x = _mm512_fmadd_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E), scaled);
+    let rest = _mm512_reduce_ps::<FLOOR>(x);
+    let mut p = _mm512_set1_ps(FACTORS[0]);
+    for factor in &FACTORS[1..] {
+        p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(*factor));
+    }
+    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1.0));
+    // What is no number is not small.
+    let mask = _mm512_mask_cmp_ps_mask::<_CMP_NLT_UQ>(mask, x, _mm512_set1_ps(-126.0));
+    _mm512_maskz_scalef_ps(mask, p, x)
 }
 
 /// Where a line of a pair of tiles begins; its next step is two tiles further on.
 fn slot(line: usize) -> usize {
     line / TOKENS * TILE + line % TOKENS * STEP
-}
-
-/// The sums of a line with either panel.
-fn halves(sums: &[f32], line: usize) -> (&[f32], &[f32]) {
-    let at = (line / TOKENS * 2 * TOKENS + line % TOKENS) * PANEL;
-    (&sums[at..][..PANEL], &sums[at + TOKENS * PANEL..][..PANEL])
 }
 
 /// One line at all its steps, or zeros if it is nowhere.
@@ -381,4 +479,40 @@ unsafe fn widened(dtype: DType, row: *const u8, at: usize) -> __m512 {
 fn narrowed(low: __m512, high: __m512) -> __m512i {
     // SAFETY: both are 64 bytes.
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::SimdLevel;
+
+    #[test]
+    fn weights_in_tiles_are_exponentials_of_what_a_line_sees() {
+        if !SimdLevel::Amx.is_available() {
+            return;
+        }
+        let of = |i: usize| (i * 7919 % 4001) as f32 * 0.03 - 110.0;
+        for (lo, hi) in [(0, STRETCH), (3, 200), (64, 65), (31, 33)] {
+            let mut scores: Vec<f32> = (0..STRETCH).map(of).collect();
+            let mut tiles = vec![0xffff; STRETCH / STEP * 2 * TILE];
+            // SAFETY: the machine has tiles; there are a stretch of scores, and tiles for it.
+            let running = unsafe {
+                let top = highest(&scores, (lo, hi));
+                soften((&mut scores, top), (0, STRETCH), (lo, hi), tiles.as_mut_ptr())
+            };
+            let top = (lo..hi).map(of).fold(f32::MIN, f32::max);
+            assert_eq!(running.top, top);
+            let mut sum = 0.0;
+            for i in 0..STRETCH {
+                let is_seen = (lo..hi).contains(&i);
+                let expected = if is_seen { f64::from(of(i) - top).exp() } else { 0.0 };
+                sum += expected;
+                let found = f64::from(scores[i]);
+                assert!((found - expected).abs() <= 2e-5 * expected + 1e-37, "{i}: {found} for {expected}");
+                let rounded = f32::from_bits(u32::from(tiles[i / STEP * 2 * TILE + i % STEP]) << 16);
+                assert!((f64::from(rounded) - found).abs() <= found / 256.0, "{i}: {rounded} for {found}");
+            }
+            assert!((f64::from(running.sum()) - sum).abs() < 1e-5 * sum, "{:?} for {sum}", running.sums);
+        }
+    }
 }

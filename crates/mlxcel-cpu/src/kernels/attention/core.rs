@@ -227,7 +227,7 @@ impl Kernel for Attend<'_> {
         #[cfg(target_arch = "x86_64")]
         if self.block.way == Way::Tiles {
             // SAFETY: who chose the way knows that the machine has tiles and that rows fit.
-            return unsafe { self.by_tiles::<S>() };
+            return unsafe { self.by_tiles() };
         }
         if self.block.way == Way::Dots && self.is_direct() {
             return self.by_dots::<S>();

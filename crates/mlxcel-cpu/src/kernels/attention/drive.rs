@@ -13,6 +13,7 @@ use super::core::{Attend, Block, Context, Partial, STRETCH, Scratch, Widths};
 use super::soft::{Running, join};
 use crate::context::Context as Machine;
 use crate::lanes::Lane;
+use crate::memory::Aligned;
 use crate::simd::{Kernel, Simd};
 use crate::view::{Out, Shared};
 
@@ -81,13 +82,13 @@ impl Lot {
 /// Results of lines and the state of their softmax.
 #[derive(Debug, Default)]
 struct Lines {
-    out: Vec<f32>,
+    out: Aligned<f32>,
     running: Vec<Running>,
 }
 
 impl Lines {
     fn resize(&mut self, lines: usize, width: usize) {
-        self.out.resize(lines * width, 0.0);
+        self.out.resize(lines * width);
         self.running.resize(lines, Running::EMPTY);
     }
 
@@ -157,7 +158,12 @@ impl Job<'_> {
                 part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
                 for stretch in lot.stretches() {
                     self.attend(machine, (lot, heads.clone(), stretch), q, (scratch, part.all()));
-                    machine.level.dispatch(Join { total: total.all(), part: part.all() });
+                    if self.sinks.is_none() && stretch == lot.stretches().start {
+                        // There is nothing yet to join it to.
+                        std::mem::swap(total, part);
+                    } else {
+                        machine.level.dispatch(Join { total: total.all(), part: part.all() });
+                    }
                 }
                 self.finish(lot, heads, total, to);
             });

@@ -380,6 +380,47 @@ pub(crate) unsafe fn multiply(
     }
 }
 
+/// Two panels of rows with a pair of tiles of tokens, all of which are near: the sums of a token are a line of numbers at `to`, those of
+/// both panels one behind the other, and the next token's lie `apart` numbers further on.
+///
+/// # Safety
+/// The registers must be configured as [`WHOLE`] on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and all
+/// lines be writable.
+pub(in crate::kernels) unsafe fn multiply_near(
+    _: &Registers,
+    (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
+    (to, apart): (*mut f32, usize),
+) {
+    let (mut a, [mut b0, mut b1]) = (tokens, rows);
+    let apart = apart * size_of::<f32>();
+    // SAFETY: as the caller promises.
+    unsafe {
+        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        for _ in 0..steps {
+            asm!(
+                "tileloadd tmm4, [{a} + {s}]",
+                "tileloadd tmm6, [{b0} + {s}]",
+                "tileloadd tmm7, [{b1} + {s}]",
+                "tileloadd tmm5, [{a} + {s} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                a = in(reg) a, b0 = in(reg) b0, b1 = in(reg) b1,
+                s = in(reg) 64usize, options(nostack, readonly),
+            );
+            (a, b0, b1) = (a.add(2 * TILE), b0.add(TILE), b1.add(TILE));
+        }
+        asm!(
+            "tilestored [{c} + {s}], tmm0",
+            "tilestored [{c} + {s} + 64], tmm1",
+            "tilestored [{d} + {s}], tmm2",
+            "tilestored [{d} + {s} + 64], tmm3",
+            c = in(reg) to, d = in(reg) to.wrapping_byte_add(TOKENS * apart), s = in(reg) apart, options(nostack),
+        );
+    }
+}
+
 /// The sums of a token with the rows of a panel, from what [`multiply`] left.
 pub(super) fn sums(sums: &[f32], halves: Halves, panel: usize, token: usize) -> [f32; ROWS] {
     let (tile, slot) = (token / TOKENS, token % TOKENS);
