@@ -70,42 +70,63 @@ impl Memory {
     }
 }
 
-/// Which way of tiles is faster just now. That changes within seconds, with what others do on the same core, and nobody tells;
-/// so two neighbouring turns of some blocks are timed, one of either way. The sums are the same, bit for bit.
+/// Which way of tiles is fastest just now. That changes within seconds, with what others do on the same core, and nobody tells;
+/// so neighbouring turns of some blocks are timed, one of each way. The sums are the same, bit for bit.
 #[derive(Default)]
 struct Ways {
     chosen: Way,
     blocks: usize,
-    past: Duration,
+    /// What the first way took in the last trial.
+    first: Duration,
+    /// What the others took of that lately, on average: a single turn may have met anything.
+    others: [Share; 2],
+}
+
+/// A part of a time; all of it at first.
+#[derive(Clone, Copy)]
+struct Share(f32);
+
+impl Default for Share {
+    fn default() -> Self {
+        Share(1.0)
+    }
 }
 
 impl Ways {
+    const ALL: [Way; 3] = [Way::Past, Way::Spaced, Way::Through];
     /// Blocks of which one has such turns, and the first of those: weights that were not asked for in time are no longer waited
     /// for then.
     const EVERY: usize = 4;
     const FIRST: usize = 2;
+    /// How much of an average is the last trial.
+    const LAST: f32 = 0.25;
 
     /// Runs a turn of a block.
     fn turn(&mut self, turn: usize, run: impl FnOnce(Way)) {
         self.blocks += usize::from(turn == 0);
-        let Some(way) = self.trial(turn) else { return run(self.chosen) };
+        let Some(nth) = self.trial(turn) else { return run(self.chosen) };
         let begun = Instant::now();
-        run(way);
-        self.took(way, begun.elapsed());
+        run(Self::ALL[nth]);
+        self.took(nth, begun.elapsed());
     }
 
-    /// The way of a turn that is timed.
-    fn trial(&self, turn: usize) -> Option<Way> {
-        let ways = [Way::Past, Way::Through];
+    /// Which of the ways a turn that is timed goes.
+    fn trial(&self, turn: usize) -> Option<usize> {
         let nth = turn.checked_sub(Self::FIRST).filter(|_| self.blocks.is_multiple_of(Self::EVERY))?;
-        ways.get(nth).copied()
+        (nth < Self::ALL.len()).then_some(nth)
     }
 
-    fn took(&mut self, way: Way, time: Duration) {
-        match way {
-            Way::Past => self.past = time,
-            Way::Through => self.chosen = if time < self.past { Way::Through } else { Way::Past },
-        }
+    fn took(&mut self, nth: usize, time: Duration) {
+        let Some(other) = nth.checked_sub(1) else {
+            self.first = time;
+            return;
+        };
+        let share = &mut self.others[other].0;
+        *share +=
+            Self::LAST * (time.as_secs_f32() / self.first.as_secs_f32().max(f32::MIN_POSITIVE) - *share);
+        let shares = [1.0, self.others[0].0, self.others[1].0];
+        let best = (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b]));
+        self.chosen = Self::ALL[best.expect("there are ways")];
     }
 }
 
@@ -491,29 +512,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_that_took_less_time_is_gone_until_the_next_trial() {
+    fn the_way_that_takes_least_on_average_is_gone() {
         let mut ways = Ways::default();
-        let mut gone = vec![];
-        for block in 1..=9 {
+        let (mut gone, mut chosen) = (vec![], vec![]);
+        for block in 1..=64 {
+            // A neighbour comes, and goes again.
+            let times = if (8..40).contains(&block) { [110, 90, 95] } else { [40, 44, 50] };
             for turn in 0..6 {
                 ways.blocks += usize::from(turn == 0);
                 let tried = ways.trial(turn);
-                gone.push(tried.unwrap_or(ways.chosen));
-                if let Some(way) = tried {
-                    // A neighbour comes before the first trial and goes before the second.
-                    let is_slow = (way == Way::Past) == (block < 8);
-                    ways.took(way, Duration::from_micros(if is_slow { 40 } else { 30 }));
+                gone.push(tried.map_or(ways.chosen, |nth| Ways::ALL[nth]));
+                if let Some(nth) = tried {
+                    ways.took(nth, Duration::from_micros(times[nth]));
                 }
             }
+            chosen.push(ways.chosen);
         }
-        let expected = [
-            [Way::Past; 18].as_slice(),
-            &[Way::Past, Way::Past, Way::Past],
-            &[Way::Through; 21],
-            &[Way::Through, Way::Through, Way::Past],
-            &[Way::Through, Way::Past, Way::Past],
-            &[Way::Past; 6],
-        ];
-        assert_eq!(gone, expected.concat());
+        assert_eq!(gone[..18], [Way::Past; 18]);
+        let of_fourth = [Way::Past, Way::Past, Way::Past, Way::Spaced, Way::Through, Way::Past];
+        assert_eq!(gone[18..24], of_fourth);
+        assert!(chosen[11..39].iter().all(|way| *way == Way::Spaced), "{chosen:?}");
+        assert!(chosen[55..].iter().all(|way| *way == Way::Past), "{chosen:?}");
+    }
+
+    #[test]
+    fn one_odd_turn_changes_no_way_that_is_much_slower() {
+        let mut ways = Ways::default();
+        for trial in 0..20 {
+            for (nth, time) in [40, 44, 60].into_iter().enumerate() {
+                ways.took(nth, Duration::from_micros(if trial == 10 && nth == 0 { 60 } else { time }));
+            }
+            assert_eq!(ways.chosen, Way::Past, "trial {trial}");
+        }
     }
 }
