@@ -152,7 +152,7 @@ impl Job<'_> {
             let (lot, heads) = tasks.at(task);
             let lot = &lots[lot];
             BUFFERS.with_borrow_mut(|buffers| {
-                self.queries(lot, heads.clone(), &mut buffers.q);
+                self.queries(machine, lot, heads.clone(), &mut buffers.q);
                 self.clear(lot, heads.clone(), &mut buffers.total);
                 let Buffers { scratch, q, part, total } = buffers;
                 part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
@@ -165,7 +165,7 @@ impl Job<'_> {
                         machine.level.dispatch(Join { total: total.all(), part: part.all() });
                     }
                 }
-                self.finish(lot, heads, total, to);
+                self.finish(machine, (lot, heads), total, to);
             });
         });
     }
@@ -182,7 +182,7 @@ impl Job<'_> {
         }
         for (lot, (total, q)) in lots.iter().zip(totals.iter_mut().zip(queries.iter_mut())) {
             self.clear(lot, 0..self.kv_heads, total);
-            self.queries(lot, 0..self.kv_heads, q);
+            self.queries(machine, lot, 0..self.kv_heads, q);
         }
         for wave in pieces.chunks(PIECES_MAX.max(TASKS_PER_THREAD * machine.threads.count())) {
             let firsts = self.wave(machine, (lots, queries), wave, parts);
@@ -193,7 +193,7 @@ impl Job<'_> {
             }
         }
         for (lot, total) in lots.iter().zip(totals) {
-            self.finish(lot, 0..self.kv_heads, total, to);
+            self.finish(machine, (lot, 0..self.kv_heads), total, to);
         }
     }
 
@@ -237,15 +237,15 @@ impl Job<'_> {
     }
 
     /// Reads the queries of some KV heads, scaled as their scores are to be: `[heads][queries][group][key]`.
-    fn queries(&self, lot: &Lot, heads: Range<usize>, q: &mut Vec<f32>) {
+    fn queries(&self, machine: &Machine, lot: &Lot, heads: Range<usize>, q: &mut Vec<f32>) {
         let (group, key) = (self.widths.group, self.widths.key);
         q.resize(heads.len() * self.lines(lot) * key, 0.0);
         for (i, line) in q.chunks_mut(key.max(1)).enumerate() {
             let (head, line_of_head) = (heads.start + i / self.lines(lot), i % self.lines(lot));
             let at = (line_of_head / group, head * group + line_of_head % group);
             self.context.query(&lot.block, at.0, at.1, line);
-            line.iter_mut().for_each(|x| *x *= self.scores.scale);
         }
+        machine.level.dispatch(Scale { numbers: q, by: self.scores.scale });
     }
 
     /// Results before any key: nothing, or the sinks' share of the weights.
@@ -282,14 +282,11 @@ impl Job<'_> {
     }
 
     /// Divides by the sums and writes the results of some KV heads.
-    fn finish(&self, lot: &Lot, heads: Range<usize>, total: &mut Lines, to: Target) {
+    fn finish(&self, machine: &Machine, (lot, heads): (&Lot, Range<usize>), total: &mut Lines, to: Target) {
         let (lines, group, value) = (self.lines(lot), self.widths.group, self.widths.value);
         let size = to.dtype.size().expect("results are plain");
-        let rows = total.out.chunks_mut(self.widths.value_padded()).zip(&total.running);
-        for (i, (line, r)) in rows.enumerate() {
-            let sum = r.sum();
-            let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-            line.iter_mut().for_each(|x| *x *= scale);
+        machine.level.dispatch(Divide { lines: total.all() });
+        for (i, line) in total.out.chunks(self.widths.value_padded()).enumerate() {
             let row = lot.block.row + i % lines / group;
             let head = (heads.start + i / lines) * group + i % group;
             let at = (row * self.kv_heads * group + head) * value * size;
@@ -343,6 +340,45 @@ impl Tasks {
         let runs = self.kv_heads.div_ceil(self.heads_each);
         let head = task % runs * self.heads_each;
         (task / runs, head..(head + self.heads_each).min(self.kv_heads))
+    }
+}
+
+/// Multiplies all numbers.
+struct Scale<'a> {
+    numbers: &'a mut [f32],
+    by: f32,
+}
+
+impl Kernel for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for x in self.numbers {
+            *x *= self.by;
+        }
+    }
+}
+
+/// Divides lines by the sums of their weights.
+struct Divide<'a> {
+    lines: Partial<'a>,
+}
+
+impl Kernel for Divide<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Partial { out, running } = self.lines;
+        let width = out.len() / running.len().max(1);
+        for (line, running) in out.chunks_mut(width.max(1)).zip(running) {
+            let sum = running.sum();
+            let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            for x in line {
+                *x *= scale;
+            }
+        }
     }
 }
 
