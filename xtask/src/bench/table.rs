@@ -21,7 +21,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     text += &format!(
         "\nOurs ÷ llama.cpp, in brackets the tokens for each second of both; medians of {} rounds. GB/s: what ours reads when \
          decoding at depth 0; GFLOP/s: what it computes of a prompt; in brackets their part of what the machine was measured \
-         to do just before, of arithmetic first without loads and then with operands from a cache.\n\nMachine: {}\n",
+         to do just before and after, of arithmetic first without loads and then with operands from a cache.\n\nMachine: {}\n",
         results.rounds, results.device
     );
     text

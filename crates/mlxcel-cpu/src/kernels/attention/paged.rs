@@ -26,6 +26,8 @@ pub(crate) struct Sequences {
     positions: Vec<i64>,
     ids: Vec<i64>,
     slots: Vec<i64>,
+    /// Whether no two tokens name one slot.
+    are_apart: bool,
     /// The blocks of every sequence, `pages` of each.
     table: Vec<i64>,
     pages: usize,
@@ -42,7 +44,8 @@ impl Sequences {
         let [positions, ids, slots, table] = &x[Self::places(spec)] else { unreachable!("there are four") };
         let pages = table.shape()[1];
         let [positions, ids, slots, table] = [positions, ids, slots, table].map(indices);
-        Sequences { positions, ids, slots, table, pages }
+        let are_apart = are_apart(&slots);
+        Sequences { positions, ids, slots, are_apart, table, pages }
     }
 }
 
@@ -55,7 +58,7 @@ pub(crate) fn paged(
 ) {
     let q = x[0];
     for (new, cache) in x[1..].iter().zip(&mut outs[1..]) {
-        write(machine, new, &sequences.slots, cache);
+        write(machine, new, (&sequences.slots, sequences.are_apart), cache);
     }
     let (out, written) = outs.split_first_mut().expect("the op has results");
     if out.elements() == 0 {
@@ -91,9 +94,16 @@ pub(crate) fn paged(
     job.run(machine, &pages.blocks(step), out);
 }
 
+/// Whether no two tokens name one slot; those below 0 are none.
+fn are_apart(slots: &[i64]) -> bool {
+    let mut named: Vec<i64> = slots.iter().copied().filter(|slot| *slot >= 0).collect();
+    named.sort_unstable();
+    named.is_sorted_by(|a, b| a < b)
+}
+
 /// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Of two tokens that name one slot the last
-/// one stays.
-fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) {
+/// one stays; threads share them where all slots are apart.
+fn write(machine: &Machine, new: &View<'_>, (slots, are_apart): (&[i64], bool), cache: &mut Out<'_>) {
     let (mut heads, mut width, mut stored) = (new.shape()[1], new.shape()[2], cache.shape[3]);
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
     let strides = new.layout.strides;
@@ -123,8 +133,6 @@ fn write(machine: &Machine, new: &View<'_>, slots: &[i64], cache: &mut Out<'_>) 
             narrow(machine.level, dtype, line, row);
         }
     };
-    // Threads share the tokens where no two name one slot.
-    let are_apart = slots.is_sorted_by(|a, b| a < b);
     let tasks = if are_apart { slots.len().div_ceil(TOKENS_PER_TASK).max(1) } else { 1 };
     let each = slots.len().div_ceil(tasks);
     machine.threads.each(tasks, |task| {
@@ -274,6 +282,12 @@ mod tests {
     use crate::threads::Threads;
 
     #[test]
+    fn slots_are_apart_in_any_order() {
+        assert!(are_apart(&[]) && are_apart(&[7, -1, 3, -1, 0]));
+        assert!(!are_apart(&[7, 3, 0, 7]));
+    }
+
+    #[test]
     fn of_two_tokens_that_name_one_slot_the_last_one_stays() {
         const TOKENS: usize = 8 * TOKENS_PER_TASK;
         let machine = Machine {
@@ -289,11 +303,12 @@ mod tests {
             let dtype = [DType::F32, DType::F16][round % 2];
             let names = [TOKENS_PER_TASK, TOKENS][round / 2 % 2];
             let slots: Vec<i64> = (0..TOKENS).map(|t| (t % names) as i64).collect();
+            assert_eq!(are_apart(&slots), names == TOKENS);
             let mut bytes = vec![0; TOKENS * 6 * dtype.size().unwrap()];
             // SAFETY: the cache has that many elements, and nobody else uses them.
             let mut cache =
                 unsafe { Out::new(bytes.as_mut_ptr(), dtype, Dims::new(&[TOKENS / 16, 16, 2, 3])) };
-            write(&machine, &new, &slots, &mut cache);
+            write(&machine, &new, (&slots, are_apart(&slots)), &mut cache);
             let found = cache.view().numbers::<f32>();
             let (written, rest) = found.split_at(names * 6);
             let first = (TOKENS - names) * 6;
