@@ -11,11 +11,12 @@ use std::ops::Range;
 
 use mlxcel_engine::EngineError;
 
-use super::dots;
 use super::format::{BLOCK, UNIT};
+use super::{dots, many};
 use super::part::{Part, Task, at};
 use crate::context::Context;
 use crate::memory::Scratch;
+use crate::simd::SimdLevel;
 
 /// Tokens that lie together where there are tiles.
 pub(super) const TILE: usize = 16;
@@ -34,16 +35,41 @@ pub(super) struct Activations<'a> {
     parts: usize,
     /// Elements that share a scale of the weights.
     group: usize,
-    /// Tokens that lie together.
-    width: usize,
-    /// `[tokens / width][groups][bytes][width][group]`: the bytes of one place of a group's numbers are one run, and
-    /// those of `width` tokens a tile.
+    lie: Lie,
     limbs: *const i8,
     /// `[tokens / width][groups][width]`, scaled where a group has a scale.
     sums: *const f32,
-    /// `[tokens][parts]`.
+    /// `[tokens / width][parts][width]`.
     scales: *const f32,
     _memory: Scratch<'a>,
+}
+
+/// How the bytes of tokens lie that are multiplied together.
+#[derive(Clone, Copy)]
+enum Lie {
+    /// `[tokens / width][groups][bytes][width][group]`: the bytes of one place of a group's numbers are one run, and
+    /// those of `width` tokens a tile.
+    Runs(usize),
+    /// `[tokens / width][groups][group / 4][bytes][width][4]`.
+    Fours(usize),
+}
+
+impl Lie {
+    /// What suits the kernel for so many tokens.
+    fn of(level: SimdLevel, tokens: usize, bytes: usize) -> Self {
+        match tokens > dots::TOKENS {
+            false => Lie::Runs(1),
+            true if level.has_tiles() => Lie::Runs(TILE),
+            true => Lie::Fours(many::tokens_together(level, bytes)),
+        }
+    }
+
+    /// Tokens that lie together.
+    fn width(self) -> usize {
+        match self {
+            Lie::Runs(width) | Lie::Fours(width) => width,
+        }
+    }
 }
 
 // SAFETY: activations are only read once they are made.
@@ -62,7 +88,8 @@ impl<'a> Activations<'a> {
         let groups = cols / group;
         let shared = if bytes == 1 { group } else { BLOCK };
         let parts = cols.div_ceil(shared);
-        let width = if ctx.level.has_tiles() && tokens > dots::TOKENS { TILE } else { 1 };
+        let lie = Lie::of(ctx.level, tokens, bytes);
+        let width = lie.width();
         // Tokens that fill the last tile are anything: nobody reads their results.
         let room = tokens.next_multiple_of(width);
         let sums_at = (room * cols * bytes).next_multiple_of(64);
@@ -80,48 +107,55 @@ impl<'a> Activations<'a> {
         ctx.threads.each(tokens.div_ceil(per_task), |task| {
             let tokens = task * per_task..((task + 1) * per_task).min(tokens);
             let place = |t: usize| {
-                let limbs = t / width * width * cols * bytes + t % width * group;
+                let (first, nth) = (t / width * width, t % width);
+                let of_token = if let Lie::Runs(_) = lie { group } else { 4 };
+                let limbs = first * cols * bytes + nth * of_token;
                 // SAFETY: the arrays have a place of its own for every token.
-                unsafe { places.at(limbs, t / width * width * groups + t % width, t * parts) }
+                unsafe { places.at(limbs, first * groups + nth, first * parts + nth) }
             };
-            let lines = Lines { tokens, cols, bytes, tile: (group, width), row: &row, place };
+            let lines = Lines { tokens, cols, bytes, tile: (group, lie), row: &row, place };
             // SAFETY: as the caller promises.
             unsafe { at(ctx.level, lines) };
         });
         let Parts { limbs, sums, scales } = places;
-        Ok(Activations { bytes, groups, parts, group, width, limbs, sums, scales, _memory: memory })
+        Ok(Activations { bytes, groups, parts, group, lie, limbs, sums, scales, _memory: memory })
     }
 
-    /// The highest bytes of a token's group; the next ones follow [`Self::stride`] bytes later.
+    /// The highest bytes of a token's group, which must be the first of those that lie together unless they lie in runs; the
+    /// next bytes of a run follow [`Self::stride`] bytes later, the next group as many times that as a number has bytes.
     #[inline(always)]
     pub(super) fn limbs(&self, token: usize, group: usize) -> *const i8 {
-        let tile = token / self.width * self.groups + group;
-        self.limbs.wrapping_add((tile * self.bytes * self.width + token % self.width) * self.group)
+        let width = self.width();
+        let tile = token / width * self.groups + group;
+        self.limbs.wrapping_add((tile * self.bytes * width + token % width) * self.group)
     }
 
-    /// Bytes from one byte of a number to its next.
+    /// Bytes of one place of a group's numbers, of all tokens that lie together.
     #[inline(always)]
     pub(super) fn stride(&self) -> usize {
-        self.width * self.group
+        self.width() * self.group
     }
 
     /// The sum of a token's group; that of the next group follows [`Self::width`] numbers later, and those of tokens that
     /// lie together beside it.
     #[inline(always)]
     pub(super) fn sums(&self, token: usize, group: usize) -> *const f32 {
-        let tile = token / self.width * self.groups + group;
-        self.sums.wrapping_add(tile * self.width + token % self.width)
+        let width = self.width();
+        let tile = token / width * self.groups + group;
+        self.sums.wrapping_add(tile * width + token % width)
     }
 
     /// Tokens that lie together.
     #[inline(always)]
     pub(super) fn width(&self) -> usize {
-        self.width
+        self.lie.width()
     }
 
+    /// A scale of a token: of a block, or of a group if numbers have one byte. Those of tokens that lie together follow.
     #[inline(always)]
-    pub(super) fn scales(&self, token: usize) -> *const f32 {
-        self.scales.wrapping_add(token * self.parts)
+    pub(super) fn scales(&self, token: usize, part: usize) -> *const f32 {
+        let width = self.width();
+        self.scales.wrapping_add((token / width * self.parts + part) * width + token % width)
     }
 }
 
@@ -130,8 +164,8 @@ struct Lines<'a, R, P> {
     tokens: Range<usize>,
     cols: usize,
     bytes: usize,
-    /// Elements that share a scale of the weights, and tokens that lie together.
-    tile: (usize, usize),
+    /// Elements that share a scale of the weights, and how tokens lie together.
+    tile: (usize, Lie),
     row: &'a R,
     place: P,
 }
@@ -181,8 +215,8 @@ impl Parts {
     /// # Safety
     /// `x` must have `cols` numbers, and the places room for them.
     #[inline(always)]
-    unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, (group, width): (usize, usize)) {
-        let stride = width * group;
+    unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, (group, lie): (usize, Lie)) {
+        let width = lie.width();
         // SAFETY: as the caller promises; groups are whole units of elements and divide blocks. No number is larger than the
         // largest after division by the scale, and those of a block that has others are no numbers.
         unsafe {
@@ -190,12 +224,12 @@ impl Parts {
             for (part, start) in (0..cols).step_by(shared).enumerate() {
                 let x = std::slice::from_raw_parts(x.add(start), shared.min(cols - start));
                 let scale = top(x) / largest(BYTES);
-                *self.scales.add(part) = scale;
+                *self.scales.add(part * width) = scale;
                 // A scale with fewer bits than others says nothing of what it scales, which is nothing beside anything else.
                 let inverse = if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
                 for (g, x) in x.chunks_exact(group).enumerate() {
                     let at = start / group + g;
-                    let limbs = self.limbs.add(at * BYTES * stride);
+                    let limbs = self.limbs.add(at * BYTES * width * group);
                     let mut sums = [0; UNIT];
                     for (u, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
                         let mut q = [0; UNIT];
@@ -203,7 +237,12 @@ impl Parts {
                             q[i] = whole(x[i] * inverse);
                             sums[i] += q[i];
                         }
-                        store::<BYTES>(limbs.add(u * UNIT), stride, q);
+                        match lie {
+                            Lie::Runs(_) => store::<BYTES>(limbs.add(u * UNIT), width * group, q),
+                            Lie::Fours(_) => {
+                                store_fours::<BYTES>(limbs.add(u * UNIT * BYTES * width), width * 4, q);
+                            }
+                        }
                     }
                     let sum = sums.iter().sum::<i32>() as f32;
                     *self.sums.add(at * width) = if BYTES == 1 { sum * scale } else { sum };
@@ -238,20 +277,43 @@ fn top(x: &[f32]) -> f32 {
     if top.is_finite() { top } else { f32::NAN }
 }
 
+/// A unit of numbers in fours: their highest bytes, `stride` bytes later each time the next ones, and so on with the next
+/// four.
+///
+/// # Safety
+/// Four bytes must be writable at each of these places.
+#[inline(always)]
+unsafe fn store_fours<const BYTES: usize>(to: *mut i8, stride: usize, q: [i32; UNIT]) {
+    for (byte, limbs) in cut::<BYTES>(q).into_iter().enumerate() {
+        for (i, four) in limbs.as_chunks::<4>().0.iter().enumerate() {
+            // SAFETY: as the caller promises.
+            unsafe { to.add((i * BYTES + byte) * stride).cast::<[i8; 4]>().write_unaligned(*four) };
+        }
+    }
+}
+
 /// A unit of numbers: their highest bytes, and `stride` bytes later each time the next ones.
 ///
 /// # Safety
 /// A unit of bytes must be writable at each of the `BYTES` places.
 #[inline(always)]
-unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, mut q: [i32; UNIT]) {
+unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, q: [i32; UNIT]) {
+    for (byte, limbs) in cut::<BYTES>(q).into_iter().enumerate() {
+        // SAFETY: as the caller promises.
+        unsafe { to.add(byte * stride).cast::<[i8; UNIT]>().write_unaligned(limbs) };
+    }
+}
+
+/// Numbers as signed bytes, the highest first.
+#[inline(always)]
+fn cut<const BYTES: usize>(mut q: [i32; UNIT]) -> [[i8; UNIT]; BYTES] {
+    let mut limbs = [[0; UNIT]; BYTES];
     for byte in (0..BYTES).rev() {
-        let mut low = [0; UNIT];
         for i in 0..UNIT {
-            low[i] = q[i] as i8;
+            limbs[byte][i] = q[i] as i8;
             // What is left is a multiple of 256, since the byte was signed.
             q[i] = (q[i] + 128) >> 8;
         }
-        // SAFETY: as the caller promises.
-        unsafe { to.add(byte * stride).cast::<[i8; UNIT]>().write_unaligned(low) };
     }
+    limbs
 }

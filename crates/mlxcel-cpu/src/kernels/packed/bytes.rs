@@ -19,11 +19,11 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::activations::{Activations, TILE as TOKENS};
-use super::codes::Factors;
-use super::decode;
+use super::codes::{Factors, unpack};
 use super::format::{BLOCK, Format, ROWS};
 use super::tiles::{Configuration, Registers};
 use crate::kernels::prefetch;
+use crate::simd::SimdLevel;
 
 /// Elements of a tile along `k` at most.
 const STEP_MAX: usize = 64;
@@ -100,7 +100,8 @@ impl Product<'_> {
                 Ahead { at: at.wrapping_add(AHEAD), bytes: bytes.div_ceil(turns).next_multiple_of(64) };
             // SAFETY: as the caller promises: a panel is a sequence of blocks.
             unsafe {
-                decode::unpack(self.format, at, len, (&mut block.factors, &mut block.codes));
+                let to = (&mut block.factors, block.codes.as_mut_ptr());
+                unpack(SimdLevel::Amx, self.format, (at, len), (to, 1));
                 at = at.add(bytes);
                 for (tile, out) in out.chunks_exact_mut(TOKENS).enumerate() {
                     let place = (tile * TOKENS, start, len);
@@ -167,10 +168,11 @@ impl Product<'_> {
                 }
             }
         }
+        let scales = x.scales(token, start / BLOCK);
         for t in 0..TOKENS {
             // SAFETY: every token has a scale for each block; a row of the result is a vector.
             unsafe {
-                let scale = _mm512_set1_ps(*x.scales(token + t).add(start / BLOCK));
+                let scale = _mm512_set1_ps(*scales.add(t));
                 let total = _mm512_loadu_ps(out[t].as_ptr());
                 _mm512_storeu_ps(out[t].as_mut_ptr(), _mm512_fmadd_ps(part[t], scale, total));
             }

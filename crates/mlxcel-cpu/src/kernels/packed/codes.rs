@@ -5,9 +5,9 @@
 
 use mlxcel_ir::ScaleType;
 
-use super::format::{Codes, Format, GROUPS, ROWS, Scales, UNIT};
-use super::part::{Part, lanes};
-use crate::simd::Simd;
+use super::format::{BLOCK, Codes, Format, GROUPS, ROWS, Scales, UNIT};
+use super::part::{Part, Task, at, lanes};
+use crate::simd::{Simd, SimdLevel};
 
 /// Scales and biases of a block as `f32`.
 #[repr(align(64))]
@@ -100,6 +100,76 @@ impl<S: Simd> Numbers<S> {
                 Numbers::F32(from) => S::load(from.add(at * 4).cast()),
                 // Factors have at most seven bits where they have no sign.
                 Numbers::Factors(from, whole) => S::mul(whole, S::from_i8(from.add(at))),
+            }
+        }
+    }
+}
+
+/// Unpacks the `len` elements of a block that begins at `from` to its scales and bytes: `[len / 4][apart][rows][4]`, of
+/// which one in `apart` is this panel's.
+///
+/// # Safety
+/// The block must be readable and the bytes writable; the machine must have the level, and it byte products.
+pub(super) unsafe fn unpack(
+    level: SimdLevel,
+    format: &Format,
+    (from, len): (*const u8, usize),
+    ((factors, to), apart): ((&mut Factors, *mut u8), usize),
+) {
+    assert!(len <= BLOCK, "one block at a time");
+    // SAFETY: as the caller promises.
+    unsafe { at(level, Unpacking { format, from, len, factors, to, apart }) }
+}
+
+/// A block on its way to bytes.
+struct Unpacking<'a> {
+    format: &'a Format,
+    from: *const u8,
+    len: usize,
+    factors: &'a mut Factors,
+    to: *mut u8,
+    apart: usize,
+}
+
+impl Task for Unpacking<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<P: Part, const N: usize>(self) {
+        let groups = self.len / self.format.group;
+        // SAFETY: as the caller of `unpack` promises: a block is its scales and then its units.
+        unsafe {
+            self.factors.read::<P::Floats>(self.format, self.from, groups);
+            match self.format.codes {
+                Codes::Two => self.units::<P, N>(Bits::<2>),
+                Codes::Three => self.units::<P, N>(Bits::<3>),
+                Codes::Four => self.units::<P, N>(Bits::<4>),
+                Codes::Five => self.units::<P, N>(Bits::<5>),
+                Codes::Six => self.units::<P, N>(Bits::<6>),
+                Codes::Eight => self.units::<P, N>(Bits::<8>),
+                Codes::Table(table) => self.units::<P, N>(Table(table)),
+            }
+        }
+    }
+}
+
+impl Unpacking<'_> {
+    /// # Safety
+    /// As for [`unpack`].
+    #[inline(always)]
+    unsafe fn units<P: Part, const N: usize>(self, unit: impl Unit) {
+        let mut at = self.from.wrapping_add(self.format.scale_bytes(self.len / self.format.group));
+        for u in 0..self.len / UNIT {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let codes = unit.load::<P, N>(at);
+                at = at.add(unit.bytes());
+                for v in 0..4 {
+                    for n in 0..N {
+                        let place = (u * 4 + v) * self.apart * VECTOR + n * 4 * lanes::<P>();
+                        P::store(self.to.add(place), codes[v][n]);
+                    }
+                }
             }
         }
     }

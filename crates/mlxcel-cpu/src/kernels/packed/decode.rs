@@ -1,4 +1,4 @@
-//! Codes of panels for tiles, with AVX-512: a block as bytes, or as `bf16` numbers.
+//! Codes of panels as `bf16` numbers for tiles, with AVX-512.
 #![allow(unsafe_code)]
 // Iterators over vectors are not always compiled with the level's instructions.
 #![allow(clippy::needless_range_loop)]
@@ -10,59 +10,6 @@ use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 use super::part::Avx512Vnni;
 use crate::simd::Avx512;
 
-/// Calls a function that is generic over how codes lie.
-macro_rules! by_codes {
-    ($format:expr, $function:ident, $($argument:expr),*) => {
-        match $format.codes {
-            Codes::Two => $function(Bits::<2>, $($argument),*),
-            Codes::Three => $function(Bits::<3>, $($argument),*),
-            Codes::Four => $function(Bits::<4>, $($argument),*),
-            Codes::Five => $function(Bits::<5>, $($argument),*),
-            Codes::Six => $function(Bits::<6>, $($argument),*),
-            Codes::Eight => $function(Bits::<8>, $($argument),*),
-            Codes::Table(table) => $function(Table(table), $($argument),*),
-        }
-    };
-}
-
-/// Unpacks the `len` elements of a block that begins at `from` to its scales and bytes: `[len / 4][rows][4]`.
-///
-/// # Safety
-/// The block must be readable at `from`; the machine must have the features.
-pub(super) unsafe fn unpack(
-    format: &Format,
-    from: *const u8,
-    len: usize,
-    to: (&mut Factors, &mut [u8; BLOCK * ROWS]),
-) {
-    // SAFETY: as the caller promises.
-    unsafe { by_codes!(format, unpack_units, format, (from, len), to) }
-}
-
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
-unsafe fn unpack_units(
-    unit: impl Unit,
-    format: &Format,
-    (from, len): (*const u8, usize),
-    (factors, bytes): (&mut Factors, &mut [u8; BLOCK * ROWS]),
-) {
-    let groups = len / format.group;
-    assert!(len <= BLOCK, "one block at a time");
-    // SAFETY: as the caller of `unpack` promises: a block is its scales and then its units.
-    unsafe {
-        factors.read::<Avx512>(format, from, groups);
-        let mut at = from.add(format.scale_bytes(groups));
-        for u in 0..len / UNIT {
-            let codes = unit.load::<Avx512Vnni, 1>(at);
-            at = at.add(format.codes.bytes());
-            let to = bytes.as_mut_ptr().add(u * UNIT * ROWS);
-            for v in 0..4 {
-                _mm512_storeu_si512(to.add(v * 4 * ROWS).cast(), codes[v][0]);
-            }
-        }
-    }
-}
-
 /// Decodes `len` elements of a panel whose block begins at `from`, whole blocks or the end of the row, to pairs of
 /// `bf16` numbers: `[len / 2][rows][2]`.
 ///
@@ -70,7 +17,17 @@ unsafe fn unpack_units(
 /// The blocks must be readable at `from` and the pairs writable at `to`; the machine must have the features.
 pub(super) unsafe fn decode(format: &Format, from: *const u8, len: usize, to: *mut u16) {
     // SAFETY: as the caller promises.
-    unsafe { by_codes!(format, decode_units, format, (from, len), to) }
+    unsafe {
+        match format.codes {
+            Codes::Two => decode_units(Bits::<2>, format, (from, len), to),
+            Codes::Three => decode_units(Bits::<3>, format, (from, len), to),
+            Codes::Four => decode_units(Bits::<4>, format, (from, len), to),
+            Codes::Five => decode_units(Bits::<5>, format, (from, len), to),
+            Codes::Six => decode_units(Bits::<6>, format, (from, len), to),
+            Codes::Eight => decode_units(Bits::<8>, format, (from, len), to),
+            Codes::Table(table) => decode_units(Table(table), format, (from, len), to),
+        }
+    }
 }
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,f16c")]

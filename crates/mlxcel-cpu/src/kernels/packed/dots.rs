@@ -193,7 +193,7 @@ impl Product<'_> {
                         &mut coming,
                     );
                     for t in 0..T.min(tokens.len()) {
-                        let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t]).add(block) };
+                        let scale = if BYTES == 1 { 1.0 } else { *x.scales(token[t], block) };
                         for n in 0..N {
                             let sum = out[tokens.start + t].as_mut_ptr().add(n * lanes::<P>());
                             let total =
@@ -241,7 +241,7 @@ impl Product<'_> {
                         let sum = P::Floats::splat(*sums[t]);
                         let mut dot = joined::<P, N, BYTES>(&dots[t], n);
                         if BYTES == 1 {
-                            dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t]).add(group)));
+                            dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t], group)));
                         }
                         part[t][n] = P::Floats::fma(dot, scale, part[t][n]);
                         part[t][n] = P::Floats::fma(sum, bias, part[t][n]);
@@ -320,7 +320,7 @@ impl Coming {
 
 /// The sums of a number's bytes as the sum of the number. Two bytes fit a whole number; the third is added as `f32`.
 #[inline(always)]
-unsafe fn joined<P: Part, const N: usize, const BYTES: usize>(
+pub(super) unsafe fn joined<P: Part, const N: usize, const BYTES: usize>(
     dots: &[[P::Sums; N]; BYTES],
     n: usize,
 ) -> Floats<P> {

@@ -26,6 +26,7 @@ mod dots;
 mod format;
 #[cfg(target_arch = "x86_64")]
 mod gated;
+mod many;
 mod pack;
 mod part;
 #[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
@@ -232,10 +233,12 @@ impl Job<'_> {
         let row = |t: usize| self.x.row(t, 0);
         // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
         let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
+        if tokens > dots::TOKENS && !self.ctx.level.has_tiles() {
+            return self.in_registers(format, &x);
+        }
         // Tokens that tiles take; a few that are left are not worth one.
         let rest = tokens % TILE;
         let tiled = if rest > dots::TOKENS { tokens.next_multiple_of(TILE) } else { tokens - rest };
-        let tiled = if self.ctx.level.has_tiles() { tiled } else { 0 };
         if tiled > 0 {
             self.in_byte_tiles(format, &x, tiled)?;
         }
@@ -265,6 +268,31 @@ impl Job<'_> {
                             for (i, sums) in sums.iter().enumerate().take(some) {
                                 self.put(t + i, p, sums);
                             }
+                        }
+                    }
+                }
+            });
+            Ok(())
+        })
+    }
+
+    /// Many tokens, where there are no tiles.
+    fn in_registers(&self, format: &Format, x: &Activations<'_>) -> Result<(), EngineError> {
+        let (level, cols, tokens) = (self.ctx.level, self.packed.cols, self.x.tokens);
+        let together = many::panels_together(level);
+        self.spread((self.panels.len(), together, self.per_task(1)), |panels| {
+            many::Room::with(|room| {
+                for first in panels.clone().step_by(together) {
+                    let count = together.min(panels.end - first);
+                    let at: [_; many::PANELS] = std::array::from_fn(|i| {
+                        if i < count { self.packed.panel(self.panels.start + first + i) } else { std::ptr::null() }
+                    });
+                    let product = many::Product { level, format, panels: &at[..count], cols, x, tokens };
+                    // SAFETY: the level has the features; the panels lie in the buffer, and tokens as the level wants it.
+                    let sums = unsafe { product.run(room) };
+                    for (t, sums) in sums.chunks_exact(count).enumerate().take(tokens) {
+                        for (p, sums) in sums.iter().enumerate() {
+                            self.put(t, first + p, sums);
                         }
                     }
                 }

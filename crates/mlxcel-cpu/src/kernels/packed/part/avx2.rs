@@ -16,6 +16,8 @@ macro_rules! shared {
         type Sums = __m256i;
         type Bytes = __m256i;
         const TOKENS: usize = 2;
+        const MANY: usize = 4;
+        const PANELS: usize = 1;
 
         #[inline(always)]
         unsafe fn zero() -> __m256i {
@@ -27,6 +29,12 @@ macro_rules! shared {
         unsafe fn load(from: *const u8) -> __m256i {
             // SAFETY: as the caller promises.
             unsafe { _mm256_loadu_si256(from.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: *mut u8, bytes: __m256i) {
+            // SAFETY: as the caller promises.
+            unsafe { _mm256_storeu_si256(to.cast(), bytes) }
         }
 
         #[inline(always)]
@@ -74,6 +82,23 @@ macro_rules! shared {
 
 impl Part for Avx2 {
     shared!();
+    const TELLS_SIZES: bool = true;
+    const HAS_PAIRS: bool = true;
+
+    #[inline(always)]
+    unsafe fn dot_in_pairs(pairs: __m256i, codes: __m256i, four: *const i8) -> __m256i {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let four = _mm256_set1_epi32(four.cast::<i32>().read_unaligned());
+            _mm256_add_epi16(pairs, _mm256_maddubs_epi16(codes, four))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn with_pairs(sums: __m256i, pairs: __m256i) -> __m256i {
+        // SAFETY: the caller has the instructions.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
+    }
 
     #[inline(always)]
     unsafe fn dot<const SMALL: bool>(sums: __m256i, codes: __m256i, four: *const i8) -> __m256i {

@@ -13,6 +13,8 @@ impl Part for Avx512Vnni {
     type Sums = __m512i;
     type Bytes = __m512i;
     const TOKENS: usize = 4;
+    const MANY: usize = 8;
+    const PANELS: usize = 2;
 
     #[inline(always)]
     unsafe fn zero() -> __m512i {
@@ -24,6 +26,12 @@ impl Part for Avx512Vnni {
     unsafe fn load(from: *const u8) -> __m512i {
         // SAFETY: as the caller promises.
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, bytes: __m512i) {
+        // SAFETY: as the caller promises.
+        unsafe { _mm512_storeu_si512(to.cast(), bytes) }
     }
 
     #[inline(always)]

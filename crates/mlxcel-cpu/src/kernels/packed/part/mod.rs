@@ -26,11 +26,22 @@ pub(super) trait Part {
     type Bytes: Copy;
     /// Tokens of more than one byte whose sums registers hold beside the codes.
     const TOKENS: usize;
+    /// Tokens of one byte whose sums with [`Self::PANELS`] registers hold beside unpacked codes.
+    const MANY: usize;
+    /// Panels that many tokens are multiplied with together.
+    const PANELS: usize;
+    /// Whether products of small codes are cheaper than others.
+    const TELLS_SIZES: bool = false;
+    /// Whether products are cheaper yet whose sums stay pairs of sixteen bits.
+    const HAS_PAIRS: bool = false;
 
     unsafe fn zero() -> Self::Sums;
     /// # Safety
     /// Four bytes for every row must be readable.
     unsafe fn load(from: *const u8) -> Self::Bytes;
+    /// # Safety
+    /// Four bytes for every row must be writable.
+    unsafe fn store(to: *mut u8, bytes: Self::Bytes);
     /// The bits of `mask` in every byte after a shift by two, four, six or no bits to the right.
     unsafe fn bits(bytes: Self::Bytes, shift: u32, mask: u8) -> Self::Bytes;
     /// Sets `bit` in the bytes whose bit in the mask is set: half a byte for every row.
@@ -46,6 +57,19 @@ pub(super) trait Part {
     /// # Safety
     /// Four bytes must be readable at `four`.
     unsafe fn dot<const SMALL: bool>(sums: Self::Sums, codes: Self::Bytes, four: *const i8) -> Self::Sums;
+    /// The same for codes below sixteen, with sums of pairs of products in sixteen bits: eight fours fit. Only where there
+    /// are [`Self::HAS_PAIRS`].
+    ///
+    /// # Safety
+    /// As for [`Self::dot`].
+    unsafe fn dot_in_pairs(pairs: Self::Sums, codes: Self::Bytes, four: *const i8) -> Self::Sums {
+        // SAFETY: as the caller promises.
+        unsafe { Self::dot::<true>(pairs, codes, four) }
+    }
+    /// Adds sums of pairs to sums.
+    unsafe fn with_pairs(_: Self::Sums, pairs: Self::Sums) -> Self::Sums {
+        pairs
+    }
     /// `256 * high + low`.
     unsafe fn joined(high: Self::Sums, low: Self::Sums) -> Self::Sums;
     unsafe fn floats(sums: Self::Sums) -> <Self::Floats as Simd>::F;

@@ -18,6 +18,8 @@ macro_rules! shared {
         type Sums = int32x4_t;
         type Bytes = uint8x16_t;
         const TOKENS: usize = 2;
+        const MANY: usize = 4;
+        const PANELS: usize = 1;
 
         #[inline(always)]
         unsafe fn zero() -> int32x4_t {
@@ -29,6 +31,12 @@ macro_rules! shared {
         unsafe fn load(from: *const u8) -> uint8x16_t {
             // SAFETY: as the caller promises.
             unsafe { vld1q_u8(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: *mut u8, bytes: uint8x16_t) {
+            // SAFETY: as the caller promises.
+            unsafe { vst1q_u8(to, bytes) }
         }
 
         #[inline(always)]
@@ -77,6 +85,7 @@ macro_rules! shared {
 
 impl Part for Dot {
     shared!();
+    const TELLS_SIZES: bool = true;
 
     #[inline(always)]
     unsafe fn dot<const SMALL: bool>(sums: int32x4_t, codes: uint8x16_t, four: *const i8) -> int32x4_t {
