@@ -221,6 +221,7 @@ impl Parts {
         // largest after division by the scale, and those of a block that has others are no numbers.
         unsafe {
             let shared = if BYTES == 1 { group } else { BLOCK };
+            let mut fours = [[0; BLOCK]; BYTES];
             for (part, start) in (0..cols).step_by(shared).enumerate() {
                 let x = std::slice::from_raw_parts(x.add(start), shared.min(cols - start));
                 let scale = top(x) / largest(BYTES);
@@ -239,10 +240,11 @@ impl Parts {
                         }
                         match lie {
                             Lie::Runs(_) => store::<BYTES>(limbs.add(u * UNIT), width * group, q),
-                            Lie::Fours(_) => {
-                                store_fours::<BYTES>(limbs.add(u * UNIT * BYTES * width), width * 4, q);
-                            }
+                            Lie::Fours(_) => store::<BYTES>(fours.as_mut_ptr().cast::<i8>().add(u * UNIT), BLOCK, q),
                         }
+                    }
+                    if let Lie::Fours(_) = lie {
+                        scatter(limbs, width * 4, fours.each_ref().map(|fours| &fours[..group]));
                     }
                     let sum = sums.iter().sum::<i32>() as f32;
                     *self.sums.add(at * width) = if BYTES == 1 { sum * scale } else { sum };
@@ -277,14 +279,14 @@ fn top(x: &[f32]) -> f32 {
     if top.is_finite() { top } else { f32::NAN }
 }
 
-/// A unit of numbers in fours: their highest bytes, `stride` bytes later each time the next ones, and so on with the next
+/// The first four of the highest bytes, `stride` bytes later each time those of the next ones, and so on with the next
 /// four.
 ///
 /// # Safety
 /// Four bytes must be writable at each of these places.
 #[inline(always)]
-unsafe fn store_fours<const BYTES: usize>(to: *mut i8, stride: usize, q: [i32; UNIT]) {
-    for (byte, limbs) in cut::<BYTES>(q).into_iter().enumerate() {
+unsafe fn scatter<const BYTES: usize>(to: *mut i8, stride: usize, limbs: [&[i8]; BYTES]) {
+    for (byte, limbs) in limbs.into_iter().enumerate() {
         for (i, four) in limbs.as_chunks::<4>().0.iter().enumerate() {
             // SAFETY: as the caller promises.
             unsafe { to.add((i * BYTES + byte) * stride).cast::<[i8; 4]>().write_unaligned(*four) };
@@ -297,23 +299,15 @@ unsafe fn store_fours<const BYTES: usize>(to: *mut i8, stride: usize, q: [i32; U
 /// # Safety
 /// A unit of bytes must be writable at each of the `BYTES` places.
 #[inline(always)]
-unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, q: [i32; UNIT]) {
-    for (byte, limbs) in cut::<BYTES>(q).into_iter().enumerate() {
-        // SAFETY: as the caller promises.
-        unsafe { to.add(byte * stride).cast::<[i8; UNIT]>().write_unaligned(limbs) };
-    }
-}
-
-/// Numbers as signed bytes, the highest first.
-#[inline(always)]
-fn cut<const BYTES: usize>(mut q: [i32; UNIT]) -> [[i8; UNIT]; BYTES] {
-    let mut limbs = [[0; UNIT]; BYTES];
+unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, mut q: [i32; UNIT]) {
     for byte in (0..BYTES).rev() {
+        let mut low = [0; UNIT];
         for i in 0..UNIT {
-            limbs[byte][i] = q[i] as i8;
+            low[i] = q[i] as i8;
             // What is left is a multiple of 256, since the byte was signed.
             q[i] = (q[i] + 128) >> 8;
         }
+        // SAFETY: as the caller promises.
+        unsafe { to.add(byte * stride).cast::<[i8; UNIT]>().write_unaligned(low) };
     }
-    limbs
 }

@@ -14,6 +14,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use super::Job;
 use super::activations::Activations;
 use super::codes::{Factors, unpack};
 use super::dots::joined;
@@ -24,19 +25,16 @@ use crate::memory::Aligned;
 use crate::simd::{Simd, SimdLevel};
 
 /// One or two panels with all tokens.
-#[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
-    pub(super) level: SimdLevel,
+    pub(super) job: &'a Job<'a>,
     pub(super) format: &'a Format,
-    /// At most [`panels_together`].
-    pub(super) panels: &'a [*const u8],
-    pub(super) cols: usize,
     pub(super) x: &'a Activations<'a>,
-    pub(super) tokens: usize,
+    /// Of the job's panels, at most as many as [`panels_together`].
+    pub(super) panels: Range<usize>,
 }
 
 /// Panels of one product at most, at any level.
-pub(super) const PANELS: usize = 2;
+const PANELS: usize = 2;
 /// Tokens of one byte that are multiplied together at most, at any level.
 const TOKENS: usize = 8;
 
@@ -101,51 +99,57 @@ impl Room {
 }
 
 impl Product<'_> {
-    /// The sums of every token with every panel: `[tokens][panels]`.
+    /// Puts the sums of every token with every panel.
     ///
     /// # Safety
-    /// The machine must have the level, and it byte products; the panels must be whole and the tokens lie together as the
-    /// level wants it.
-    pub(super) unsafe fn run<'r>(&self, room: &'r mut Room) -> &'r [[f32; ROWS]] {
-        let together = self.x.width();
-        let count = self.tokens.next_multiple_of(together) * self.panels.len() * ROWS;
-        room.sums.resize(count);
-        room.sums[..count].fill(0.0);
-        let mut panels = [std::ptr::null(); PANELS];
-        panels[..self.panels.len()].copy_from_slice(self.panels);
-        for start in (0..self.cols).step_by(BLOCK) {
-            let len = BLOCK.min(self.cols - start);
+    /// The machine must have the job's level, and it byte products; the tokens must lie together as the level wants it.
+    pub(super) unsafe fn run(&self, room: &mut Room) {
+        let Job { packed, x, ctx, .. } = *self.job;
+        let (cols, together, count) = (packed.cols, self.x.width(), self.panels.len());
+        let tiles = x.tokens.div_ceil(together);
+        room.sums.resize(tiles * together * count * ROWS);
+        room.sums.fill(0.0);
+        let first = self.job.panels.start + self.panels.start;
+        let mut panels: [_; PANELS] = std::array::from_fn(|i| packed.panel(first + i.min(count - 1)));
+        for start in (0..cols).step_by(BLOCK) {
+            let (len, is_last) = (BLOCK.min(cols - start), start + BLOCK >= cols);
             let bytes = self.format.block_bytes(len);
-            for (i, panel) in panels.iter_mut().enumerate().take(self.panels.len()) {
+            for (i, panel) in panels.iter_mut().enumerate().take(count) {
                 let to = (&mut room.factors[i], room.codes[i * 4 * ROWS..].as_mut_ptr());
                 // SAFETY: a panel is a sequence of blocks, and there is room for the codes of all panels.
-                unsafe { unpack(self.level, self.format, (*panel, len), (to, self.panels.len())) };
-                *panel = panel.wrapping_add(bytes);
-                if start + len == self.cols {
-                    // The next panels of a task lie behind these.
-                    *panel = panel.wrapping_add((self.panels.len() - 1) * self.format.panel_bytes(self.cols));
-                }
+                unsafe { unpack(ctx.level, self.format, (*panel, len), (to, count)) };
+                // The next panels of a task lie behind these.
+                let others = if is_last { (count - 1) * packed.panel_bytes } else { 0 };
+                *panel = panel.wrapping_add(bytes + others);
             }
-            let tiles = self.tokens.div_ceil(together);
-            let ahead = Ahead::new(&panels[..self.panels.len()], bytes, tiles);
+            let ahead = Ahead { panels, count, bytes: bytes.div_ceil(tiles).next_multiple_of(64) };
+            let stretch = Stretch { start, len, is_last };
             // SAFETY: as the caller promises.
-            unsafe { self.block((start, len), tiles, ahead, room) };
+            unsafe { self.block(stretch, tiles, ahead, room) };
         }
-        room.sums[..count].as_chunks().0
     }
 
     /// # Safety
-    /// As for [`Self::run`]; the room holds the block that begins at element `start`.
-    unsafe fn block(&self, part: (usize, usize), tiles: usize, ahead: Ahead, room: &mut Room) {
+    /// As for [`Self::run`]; the room holds this part of the panels.
+    unsafe fn block(&self, stretch: Stretch, tiles: usize, ahead: Ahead, room: &mut Room) {
+        let level = self.job.ctx.level;
         // SAFETY: as the caller promises.
         unsafe {
             match self.x.bytes {
-                1 => at(self.level, Block::<1> { product: self, part, tiles, ahead, room }),
-                2 => at(self.level, Block::<2> { product: self, part, tiles, ahead, room }),
-                _ => at(self.level, Block::<3> { product: self, part, tiles, ahead, room }),
+                1 => at(level, Block::<1> { product: self, stretch, tiles, ahead, room }),
+                2 => at(level, Block::<2> { product: self, stretch, tiles, ahead, room }),
+                _ => at(level, Block::<3> { product: self, stretch, tiles, ahead, room }),
             }
         }
     }
+}
+
+/// A block of a row.
+#[derive(Clone, Copy)]
+struct Stretch {
+    start: usize,
+    len: usize,
+    is_last: bool,
 }
 
 /// The next block of the panels, which is asked for while this one is multiplied.
@@ -156,12 +160,6 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn new(panels: &[*const u8], bytes: usize, turns: usize) -> Self {
-        let mut from = [std::ptr::null(); PANELS];
-        from[..panels.len()].copy_from_slice(panels);
-        Ahead { panels: from, count: panels.len(), bytes: bytes.div_ceil(turns).next_multiple_of(64) }
-    }
-
     #[inline(always)]
     fn fetch(&mut self) {
         for panel in &mut self.panels[..self.count] {
@@ -174,7 +172,7 @@ impl Ahead {
 /// All tokens with a block of some panels.
 struct Block<'a, const BYTES: usize> {
     product: &'a Product<'a>,
-    part: (usize, usize),
+    stretch: Stretch,
     tiles: usize,
     ahead: Ahead,
     room: &'a mut Room,
@@ -215,7 +213,7 @@ impl<const BYTES: usize> Block<'_, BYTES> {
     /// As for [`Product::run`].
     #[inline(always)]
     unsafe fn tiles<P: Part, const N: usize, const PANELS: usize, const SIZE: u8>(mut self) {
-        let Block { product: Product { x, format, .. }, part: (start, len), .. } = self;
+        let Block { product: Product { x, format, .. }, stretch: Stretch { start, len, .. }, .. } = self;
         let tokens = const { P::MANY / BYTES };
         let (first, groups) = (start / format.group, len / format.group);
         for tile in 0..self.tiles {
@@ -238,6 +236,21 @@ impl<const BYTES: usize> Block<'_, BYTES> {
             let scales = (BYTES > 1).then(|| x.scales(token, start / BLOCK));
             // SAFETY: there is room for the sums of all tiles.
             unsafe { self.add::<P, N, PANELS>(token, scales, &part) };
+            if self.stretch.is_last {
+                self.put(token..token + tokens);
+            }
+        }
+    }
+
+    /// Puts the sums of some tokens.
+    #[inline(always)]
+    fn put(&self, tokens: Range<usize>) {
+        let Product { job, panels, .. } = self.product;
+        let sums = self.room.sums.as_chunks().0;
+        for t in tokens.start..tokens.end.min(job.x.tokens) {
+            for (i, panel) in panels.clone().enumerate() {
+                job.put(t, panel, &sums[t * panels.len() + i]);
+            }
         }
     }
 

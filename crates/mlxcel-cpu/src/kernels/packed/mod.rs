@@ -210,6 +210,7 @@ impl Job<'_> {
         fair.max(TASK_MIN.div_ceil(worth))
     }
 
+    #[inline(always)]
     fn put(&self, token: usize, panel: usize, sums: &[f32; ROWS]) {
         self.sink.put(token, self.row + panel * ROWS, sums);
     }
@@ -278,23 +279,13 @@ impl Job<'_> {
 
     /// Many tokens, where there are no tiles.
     fn in_registers(&self, format: &Format, x: &Activations<'_>) -> Result<(), EngineError> {
-        let (level, cols, tokens) = (self.ctx.level, self.packed.cols, self.x.tokens);
-        let together = many::panels_together(level);
+        let together = many::panels_together(self.ctx.level);
         self.spread((self.panels.len(), together, self.per_task(1)), |panels| {
             many::Room::with(|room| {
                 for first in panels.clone().step_by(together) {
-                    let count = together.min(panels.end - first);
-                    let at: [_; many::PANELS] = std::array::from_fn(|i| {
-                        if i < count { self.packed.panel(self.panels.start + first + i) } else { std::ptr::null() }
-                    });
-                    let product = many::Product { level, format, panels: &at[..count], cols, x, tokens };
-                    // SAFETY: the level has the features; the panels lie in the buffer, and tokens as the level wants it.
-                    let sums = unsafe { product.run(room) };
-                    for (t, sums) in sums.chunks_exact(count).enumerate().take(tokens) {
-                        for (p, sums) in sums.iter().enumerate() {
-                            self.put(t, first + p, sums);
-                        }
-                    }
+                    let panels = first..panels.end.min(first + together);
+                    // SAFETY: the level has the features, and tokens lie as it wants them.
+                    unsafe { many::Product { job: self, format, x, panels }.run(room) };
                 }
             });
             Ok(())
