@@ -12,8 +12,8 @@ use std::ops::Range;
 use mlxcel_engine::EngineError;
 
 use super::format::{BLOCK, UNIT};
-use super::{dots, many};
 use super::part::{Part, Task, at};
+use super::{dots, many};
 use crate::context::Context;
 use crate::memory::Scratch;
 use crate::simd::SimdLevel;
@@ -240,7 +240,9 @@ impl Parts {
                         }
                         match lie {
                             Lie::Runs(_) => store::<BYTES>(limbs.add(u * UNIT), width * group, q),
-                            Lie::Fours(_) => store::<BYTES>(fours.as_mut_ptr().cast::<i8>().add(u * UNIT), BLOCK, q),
+                            Lie::Fours(_) => {
+                                store::<BYTES>(fours.as_mut_ptr().cast::<i8>().add(u * UNIT), BLOCK, q)
+                            }
                         }
                     }
                     if let Lie::Fours(_) = lie {

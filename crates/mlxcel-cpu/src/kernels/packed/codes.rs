@@ -32,23 +32,19 @@ impl Factors {
         for row in (0..ROWS).step_by(S::LANES) {
             // SAFETY: as the caller promises; arrays of a number for each row lie group after group.
             unsafe {
-                let scales = Numbers::<S>::new(format.scales, from, (row, 1.0));
-                for g in 0..groups {
-                    S::store(self.scales[g].as_mut_ptr().add(row), scales.of(g));
-                }
+                Numbers::<S>::new(format.scales, from, (row, 1.0)).read(&mut self.scales[..groups], row);
                 if let Some(zero) = format.zero {
-                    for g in 0..groups {
-                        let s = S::load(self.scales[g].as_ptr().add(row));
-                        S::store(self.biases[g].as_mut_ptr().add(row), S::mul(s, S::splat(-(zero as f32))));
+                    let zero = S::splat(-(zero as f32));
+                    for (scale, bias) in self.scales.iter().zip(&mut self.biases).take(groups) {
+                        let scale = S::load(scale.as_ptr().add(row));
+                        S::store(bias.as_mut_ptr().add(row), S::mul(scale, zero));
                     }
                     continue;
                 }
                 // Minima are taken away.
                 let sign = if format.scales == Scales::Factored { -1.0 } else { 1.0 };
                 let biases = Numbers::<S>::new(format.scales, from.add(each), (row, sign));
-                for g in 0..groups {
-                    S::store(self.biases[g].as_mut_ptr().add(row), biases.of(g));
-                }
+                biases.read(&mut self.biases[..groups], row);
             }
         }
     }
@@ -85,23 +81,37 @@ impl<S: Simd> Numbers<S> {
         }
     }
 
-    /// The numbers of a group.
+    /// Reads the numbers of all groups, each group's from `row` on.
     ///
     /// # Safety
-    /// The array must have the group.
+    /// The array must have the groups.
     #[inline(always)]
-    unsafe fn of(&self, g: usize) -> S::F {
-        let at = g * ROWS;
+    unsafe fn read(self, to: &mut [[f32; ROWS]], row: usize) {
+        // Each kind has a loop of its own: a step of one decides nothing.
         // SAFETY: as the caller promises.
         unsafe {
-            match *self {
-                Numbers::F16(from) => S::from_f16(from.add(at * 2)),
-                Numbers::BF16(from) => S::from_bf16(from.add(at * 2)),
-                Numbers::F32(from) => S::load(from.add(at * 4).cast()),
+            match self {
+                Numbers::F16(from) => each::<S>(to, row, |at| S::from_f16(from.add(at * 2))),
+                Numbers::BF16(from) => each::<S>(to, row, |at| S::from_bf16(from.add(at * 2))),
+                Numbers::F32(from) => each::<S>(to, row, |at| S::load(from.add(at * 4).cast())),
                 // Factors have at most seven bits where they have no sign.
-                Numbers::Factors(from, whole) => S::mul(whole, S::from_i8(from.add(at))),
+                Numbers::Factors(from, whole) => {
+                    each::<S>(to, row, |at| S::mul(whole, S::from_i8(from.add(at))));
+                }
             }
         }
+    }
+}
+
+/// Stores what `number` gives of each group, which is told how many numbers lie before it.
+///
+/// # Safety
+/// There must be a vector from `row` on.
+#[inline(always)]
+unsafe fn each<S: Simd>(to: &mut [[f32; ROWS]], row: usize, number: impl Fn(usize) -> S::F) {
+    for (g, to) in to.iter_mut().enumerate() {
+        // SAFETY: as the caller promises.
+        unsafe { S::store(to.as_mut_ptr().add(row), number(g * ROWS)) };
     }
 }
 
