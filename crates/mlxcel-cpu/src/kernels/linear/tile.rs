@@ -10,6 +10,7 @@ use super::decode::is_fast;
 use super::panel::padded;
 use super::stream::{self, Stream};
 use super::{Job, ROWS};
+use crate::kernels::prefetch;
 use crate::simd::{Kernel, LANES_MAX, Simd};
 use crate::weight::Rows;
 
@@ -18,7 +19,7 @@ const R: usize = 4;
 /// Elements of a row that are decoded at a time, rounded to whole blocks of the format.
 const K_BLOCK: usize = 512;
 /// Tokens up to which the weights' way from memory counts more than their reuse.
-const STREAMED: usize = 8;
+const STREAMED: usize = 16;
 /// Tokens whose sums are kept while the rows of a tile are walked.
 const TOKENS: usize = 96;
 
@@ -95,6 +96,26 @@ impl<E: Fn(usize, usize, f32)> Product<'_, E> {
     }
 }
 
+/// Parts of rows that are asked for while a block is multiplied, since those of many rows are too short for the machine to
+/// ask for the next by itself. Nothing of formats that have no bytes for a number.
+struct Coming<'a> {
+    all: &'a Rows<'a>,
+    rows: Range<usize>,
+    count: usize,
+    from: usize,
+    len: usize,
+}
+
+impl Coming<'_> {
+    /// Asks for the share of one of so many turns.
+    #[inline(always)]
+    fn fetch(&mut self, turns: usize) {
+        for row in self.rows.by_ref().take(self.count.div_ceil(turns)) {
+            prefetch(self.all.parts(row)[0].as_ptr().wrapping_add(self.from), self.len);
+        }
+    }
+}
+
 /// How a job is cut.
 struct Steps {
     rows: usize,
@@ -124,14 +145,17 @@ impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
     fn block<S: Simd>(&self, work: &mut Work, steps: &Steps, rows: Range<usize>, tokens: Range<usize>) {
         let cols = self.job.rows.cols;
         let sums: *mut f32 = work.sums.as_mut_ptr();
+        let turns = tokens.len().div_ceil(S::TOKENS) * rows.len().div_ceil(R);
         let mut at = 0;
         while at < cols.max(1) {
             let len = steps.k.min(cols - at);
             let pointers = self.weights::<S>(work, steps, rows.clone(), at..at + len);
+            let mut coming = self.coming(steps, &rows, at + len);
             let mut t = tokens.start;
             while t < tokens.end {
                 let count = (tokens.end - t).min(S::TOKENS);
                 for group in (0..rows.len()).step_by(R) {
+                    coming.fetch(turns);
                     let place = ((t - tokens.start) * ROWS + group) * S::LANES;
                     let tile = Tile {
                         x: self.job.panel.row(t, at),
@@ -150,6 +174,19 @@ impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
             at += steps.k;
         }
         self.finish::<S>(sums, rows, tokens);
+    }
+
+    /// What is decoded after a block that ends at `k`: of the same rows, or of those behind them.
+    #[inline(always)]
+    fn coming(&self, steps: &Steps, rows: &Range<usize>, k: usize) -> Coming<'_> {
+        let Job { rows: all, first, n, .. } = *self.job;
+        let (rows, k) = match k < all.cols {
+            true => (rows.clone(), k),
+            false => (rows.end..(rows.end + rows.len()).min(n), 0),
+        };
+        let bytes = all.dtype.size().unwrap_or(0);
+        let (from, len) = (k * bytes, steps.k.min(all.cols - k) * bytes);
+        Coming { all, count: rows.len(), rows: first + rows.start..first + rows.end, from, len }
     }
 
     /// Where the numbers of each row lie: in the weight itself or decoded in the tile. Absent rows repeat the last.
