@@ -37,13 +37,31 @@ pub(super) struct Product<'a> {
 
 /// Tokens of one product at most.
 pub(super) const TOKENS: usize = 4;
-/// Panels of one product at most, on any machine.
+/// Panels of one product at most.
 pub(super) const STREAMS: usize = 8;
-/// Panels of one product at most on AMD's processors. Two threads of a Zen 5 read 61 GB/s in two places each, and in
-/// eight between 29 and 52, depending on what their neighbours did.
-const FEW_STREAMS: usize = 2;
-/// How far ahead of its use memory is asked for, in bytes of all panels together.
-const AHEAD: usize = 8 * 1024;
+
+/// How panels are read that are multiplied in turn.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    /// Panels of one product at most.
+    pub(super) streams: usize,
+    /// How far ahead of its use memory is asked for, in bytes of all panels together.
+    ahead: usize,
+}
+
+impl Reading {
+    const DEFAULT: Reading = Reading { streams: STREAMS, ahead: 16 * 1024 };
+    /// Two threads of a Zen 5 read 61 GB/s in two places each, and in eight between 29 and 52, depending on what their
+    /// neighbours did.
+    const AMD: Reading = Reading { streams: 2, ahead: 8 * 1024 };
+
+    /// What suits this machine.
+    pub(super) fn of_machine() -> Self {
+        static FOUND: LazyLock<Reading> =
+            LazyLock::new(|| if is_amd() { Reading::AMD } else { Reading::DEFAULT });
+        *FOUND
+    }
+}
 
 /// The scale of a block whose groups have their own.
 static ONE: f32 = 1.0;
@@ -73,12 +91,6 @@ impl Room {
     pub(super) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> R {
         ROOM.with_borrow_mut(work)
     }
-}
-
-/// Panels that this machine multiplies in turn at most.
-pub(super) fn streams_at_most() -> usize {
-    static IS_FEW: LazyLock<bool> = LazyLock::new(is_amd);
-    if *IS_FEW { FEW_STREAMS } else { STREAMS }
 }
 
 fn is_amd() -> bool {
@@ -132,7 +144,8 @@ impl Product<'_> {
     /// How far ahead of its use a panel's memory is asked for: what lies nearer than a block would be multiplied before
     /// its turn comes.
     fn ahead(&self) -> usize {
-        (AHEAD / self.panels.len()).max(self.format.block_bytes(BLOCK).next_multiple_of(64))
+        (Reading::of_machine().ahead / self.panels.len())
+            .max(self.format.block_bytes(BLOCK).next_multiple_of(64))
     }
 
     /// # Safety
@@ -295,59 +308,27 @@ impl Product<'_> {
         // SAFETY: as the caller promises: the units of the group are there, and the tokens' elements of it.
         unsafe {
             let mut dots = [[[P::zero(); N]; BYTES]; T];
-            let units = self.format.group / UNIT;
-            // Units are short, so what is beside them is done for two at a time.
-            for pair in 0..units / 2 {
-                coming.fetch(2 * bytes);
-                for u in [2 * pair, 2 * pair + 1] {
-                    unit_dots::<U, P, N, T, BYTES>(
-                        (unit, from.add(u * bytes)),
-                        (&limbs, u, stride),
-                        &mut dots,
-                    );
-                }
-            }
-            if units % 2 == 1 {
+            for u in 0..self.format.group / UNIT {
+                let at = from.add(u * bytes);
+                let codes = unit.load::<P, N>(at);
                 coming.fetch(bytes);
-                let last = units - 1;
-                unit_dots::<U, P, N, T, BYTES>(
-                    (unit, from.add(last * bytes)),
-                    (&limbs, last, stride),
-                    &mut dots,
-                );
-            }
-            dots
-        }
-    }
-}
-
-/// Adds the products of the codes at `from` and the `u`th unit of every token's bytes.
-///
-/// # Safety
-/// As for [`Product::run`].
-#[inline(always)]
-unsafe fn unit_dots<U: Unit, P: Part, const N: usize, const T: usize, const BYTES: usize>(
-    (unit, from): (U, *const u8),
-    (limbs, u, stride): (&[*const i8; T], usize, usize),
-    dots: &mut [[[P::Sums; N]; BYTES]; T],
-) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let codes = unit.load::<P, N>(from);
-        for t in 0..T {
-            let limbs = limbs[t].add(u * UNIT);
-            for i in 0..4 {
-                for b in 0..BYTES {
-                    let four = limbs.add(b * stride + i * 4);
-                    for n in 0..N {
-                        let sums = dots[t][b][n];
-                        dots[t][b][n] = match U::SMALL {
-                            true => P::dot::<true>(sums, codes[i][n], four),
-                            false => P::dot::<false>(sums, codes[i][n], four),
-                        };
+                for t in 0..T {
+                    let limbs = limbs[t].add(u * UNIT);
+                    for i in 0..4 {
+                        for b in 0..BYTES {
+                            let four = limbs.add(b * stride + i * 4);
+                            for n in 0..N {
+                                let sums = dots[t][b][n];
+                                dots[t][b][n] = match U::SMALL {
+                                    true => P::dot::<true>(sums, codes[i][n], four),
+                                    false => P::dot::<false>(sums, codes[i][n], four),
+                                };
+                            }
+                        }
                     }
                 }
             }
+            dots
         }
     }
 }

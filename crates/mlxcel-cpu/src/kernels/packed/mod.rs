@@ -296,7 +296,7 @@ impl Job<'_> {
     fn streams(&self) -> usize {
         let (panels, threads) = (self.panels.len(), self.ctx.threads.count());
         let tasks_of = |streams: usize| panels.div_ceil(streams).next_multiple_of(threads);
-        let fair = (1..=dots::streams_at_most())
+        let fair = (1..=dots::Reading::of_machine().streams)
             .rev()
             .find(|&streams| tasks_of(streams) * streams <= panels + panels / 16);
         fair.unwrap_or(1)
