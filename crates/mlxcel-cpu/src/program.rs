@@ -218,10 +218,10 @@ impl Program for CpuProgram {
 
     fn rounds_prompts(&self) -> bool {
         let level = self.ctx.level;
-        let mut packed = self.weights.iter().filter_map(Matrix::packed);
+        let mut weights = self.weights.iter();
         // Attention sums the scores of last tokens in another order.
         let mut attention = self.graph.nodes().iter().filter(|n| matches!(n.op, Op::PagedAttention(_)));
-        let by_role = packed.any(|weight| weight.rounds(level)) || attention.next().is_some();
+        let by_role = weights.any(|weight| weight.rounds(level)) || attention.next().is_some();
         self.ctx.products == Products::Fast && by_role
     }
 

@@ -6,9 +6,9 @@ use mlxcel_engine::weights::{Bytes, RowDecoder, WeightTensor};
 use mlxcel_ir::DType;
 
 use crate::context::Context;
-use crate::kernels::linear::{Store, decode, is_fast};
+use crate::kernels::linear::{Store, decode, is_fast, rounds};
 use crate::kernels::packed::Packed;
-use crate::simd::Simd;
+use crate::simd::{Simd, SimdLevel};
 use crate::stored::Stored;
 use crate::view::View;
 
@@ -67,6 +67,11 @@ impl Matrix {
 
     pub(crate) fn packed(&self) -> Option<&Packed> {
         self.packed.as_ref()
+    }
+
+    /// Whether products of rounded tokens have a kernel of their own.
+    pub(crate) fn rounds(&self, level: SimdLevel) -> bool {
+        self.packed().map_or_else(|| rounds(level, self.dtype, self.cols()), |packed| packed.rounds(level))
     }
 
     /// The dense array; nothing if the type is packed or [`Matrix::make_dense`] was needed and not called.

@@ -35,7 +35,9 @@ pub enum SimdLevel {
     Avx512,
     /// The same as the last with products of bytes (VNNI).
     Avx512Vnni,
-    /// The same with `bf16` and its tiles (AMX).
+    /// The same with products of pairs of `bf16` numbers (AVX512-BF16).
+    Avx512Bf16,
+    /// The same with tiles of them (AMX).
     Amx,
     /// 64-bit ARM.
     Neon,
@@ -46,12 +48,13 @@ pub enum SimdLevel {
 }
 
 impl SimdLevel {
-    const ALL: [SimdLevel; 9] = [
+    const ALL: [SimdLevel; 10] = [
         SimdLevel::Baseline,
         SimdLevel::Avx2,
         SimdLevel::Avx2Vnni,
         SimdLevel::Avx512,
         SimdLevel::Avx512Vnni,
+        SimdLevel::Avx512Bf16,
         SimdLevel::Amx,
         SimdLevel::Neon,
         SimdLevel::NeonDot,
@@ -84,11 +87,10 @@ impl SimdLevel {
             SimdLevel::Avx2Vnni => avx2 && is_x86_feature_detected!("avxvnni"),
             SimdLevel::Avx512 => avx512,
             SimdLevel::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
-            SimdLevel::Amx => {
-                SimdLevel::Avx512Vnni.is_available()
-                    && is_x86_feature_detected!("avx512bf16")
-                    && amx::permitted()
+            SimdLevel::Avx512Bf16 => {
+                SimdLevel::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512bf16")
             }
+            SimdLevel::Amx => SimdLevel::Avx512Bf16.is_available() && amx::permitted(),
             SimdLevel::Neon | SimdLevel::NeonDot | SimdLevel::NeonI8mm => false,
         }
     }
@@ -128,7 +130,9 @@ impl SimdLevel {
             SimdLevel::Avx2 | SimdLevel::Avx2Vnni => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            SimdLevel::Avx512 | SimdLevel::Avx512Vnni | SimdLevel::Amx => unsafe { run_avx512(kernel) },
+            SimdLevel::Avx512 | SimdLevel::Avx512Vnni | SimdLevel::Avx512Bf16 | SimdLevel::Amx => unsafe {
+                run_avx512(kernel)
+            },
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon | SimdLevel::NeonDot | SimdLevel::NeonI8mm => run_as::<neon::Neon, K>(kernel),
             _ => run_as::<portable::Portable, K>(kernel),
@@ -144,6 +148,7 @@ impl fmt::Display for SimdLevel {
             SimdLevel::Avx2Vnni => "avx2-vnni",
             SimdLevel::Avx512 => "avx512",
             SimdLevel::Avx512Vnni => "avx512-vnni",
+            SimdLevel::Avx512Bf16 => "avx512-bf16",
             SimdLevel::Amx => "amx",
             SimdLevel::Neon => "neon",
             SimdLevel::NeonDot => "neon-dotprod",

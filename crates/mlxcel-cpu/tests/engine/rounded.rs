@@ -56,12 +56,13 @@ fn rows_of(count: usize, width: usize) -> Vec<Vec<f32>> {
     (0..count).map(|_| (0..width).map(|_| random.number() as f32).collect()).collect()
 }
 
-/// In tiles every packed weight meets rounded tokens, elsewhere where bytes are multiplied the quantised ones do.
+/// In tiles and in pairs every packed weight meets rounded tokens, elsewhere where bytes are multiplied the quantised ones do.
 fn is_rounded(level: SimdLevel, w: &WeightTensor) -> bool {
     let unpacked = ["f32", "iq2_xxs", "iq3_xxs", "affine8g24_f32"];
     let has_bytes = !["baseline", "neon"].contains(&level.to_string().as_str());
     let is_packed = !unpacked.contains(&w.dtype.to_string().as_str());
-    is_packed && (level.to_string() == "amx" || has_bytes && w.dtype != DType::BF16)
+    let has_pairs = ["amx", "avx512-bf16"].contains(&level.to_string().as_str());
+    is_packed && (has_pairs || has_bytes && w.dtype != DType::BF16)
 }
 
 /// The largest difference relative to the largest number.

@@ -14,6 +14,8 @@
 
 mod decode;
 mod feed;
+#[cfg_attr(not(target_arch = "x86_64"), path = "unpaired.rs")]
+mod pairs;
 mod panel;
 mod stream;
 mod tile;
@@ -28,6 +30,7 @@ use crate::view::{Out, Shared};
 use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
 pub(crate) use feed::Feed;
+pub(crate) use pairs::{Rounded, rounds};
 pub(crate) use panel::Panel;
 pub(crate) use tile::k_step;
 use tile::{Product, WORK};
@@ -61,8 +64,21 @@ pub(crate) fn linear(
             Rows::of_view(&dense.view)
         }
     };
-    let finish = |row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
-    multiply(ctx, &Job { panel: &panel, rows: &rows, first: 0, n }, out, finish);
+    let finish = &|row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
+    let job = Job { panel: &panel, rounded: None, rows: &rows, first: 0, n };
+    let Some(exact) = panel.exact.as_ref().filter(|_| rounds(ctx.level, rows.dtype, rows.cols)) else {
+        multiply(ctx, &job, (out, 0), finish);
+        return Ok(());
+    };
+    // Every token first, since the exact ones are fewer; they are put again.
+    if exact.iter().map(|run| run.len()).sum::<usize>() < panel.tokens {
+        let rounded = Rounded::new(ctx, &panel, &rows)?;
+        multiply(ctx, &Job { rounded: Some(&rounded), ..job }, (out, 0), finish);
+    }
+    for run in exact {
+        let some = panel.part(run.clone());
+        multiply(ctx, &Job { panel: &some, ..job }, (out, run.start), finish);
+    }
     Ok(())
 }
 
@@ -82,25 +98,35 @@ fn panel_of<'a>(
 }
 
 /// One product: all tokens of a panel with `n` rows from `first` on.
+#[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub(crate) panel: &'a Panel<'a>,
+    /// The same tokens rounded, if they are to be multiplied like that.
+    pub(crate) rounded: Option<&'a Rounded<'a>>,
     pub(crate) rows: &'a Rows<'a>,
     pub(crate) first: usize,
     pub(crate) n: usize,
 }
 
-/// Fills `out [tokens, n]` with the finished sums.
-fn multiply(ctx: &Context, job: &Job<'_>, out: &mut Out<'_>, finish: impl Fn(usize, f32) -> f32 + Sync) {
+/// Fills `out [tokens, n]` with the finished sums, of which the job's first token has the row `start`.
+fn multiply(
+    ctx: &Context,
+    job: &Job<'_>,
+    (out, start): (&mut Out<'_>, usize),
+    finish: impl Fn(usize, f32) -> f32 + Sync,
+) {
     let n = job.n;
     match out.dtype {
         DType::F32 => {
             let to = Shared(out.slice::<f32>().as_mut_ptr());
-            each_tile(ctx, job, &|t, row, sum| put(to, t * n + row, finish(row, sum)));
+            each_tile(ctx, job, &|t, row, sum| put(to, (start + t) * n + row, finish(row, sum)));
         }
         dtype => {
             let size = out.size();
             let to = Shared(out.bytes().as_mut_ptr());
-            each_tile(ctx, job, &|t, row, sum| store(to, (t * n + row) * size, dtype, finish(row, sum)));
+            each_tile(ctx, job, &|t, row, sum| {
+                store(to, ((start + t) * n + row) * size, dtype, finish(row, sum))
+            });
         }
     }
 }
@@ -194,7 +220,13 @@ pub(crate) fn each_tile(ctx: &Context, job: &Job<'_>, emit: &(impl Fn(usize, usi
     let per_task = shared.max(TASK_MIN.div_ceil(work)).next_multiple_of(ROWS);
     ctx.threads.each(job.n.div_ceil(per_task), |task| {
         let range = task * per_task..((task + 1) * per_task).min(job.n);
-        WORK.with_borrow_mut(|work| ctx.level.dispatch(Product { job, range, emit, work }));
+        WORK.with_borrow_mut(|work| {
+            let product = Product { job, range, emit, work };
+            match job.rounded {
+                Some(rounded) => rounded.multiply(product),
+                None => ctx.level.dispatch(product),
+            }
+        });
     });
 }
 
@@ -241,7 +273,7 @@ pub(crate) fn expert_linear(
             packed.multiply(ctx, &panel, (expert * n, n), &sink)?;
             continue;
         }
-        let job = Job { panel: &panel, rows: &rows, first: expert * n, n };
+        let job = Job { panel: &panel, rounded: None, rows: &rows, first: expert * n, n };
         each_tile(ctx, &job, &|t, row, sum| {
             let sum = bias.as_ref().map_or(sum, |b| sum + b[expert * n + row]);
             store(to, (places[t] * n + row) * size, dtype, sum);

@@ -68,19 +68,29 @@ impl<E: Fn(usize, usize, f32)> Kernel for Product<'_, E> {
             return self.stream::<S>();
         }
         let steps = Steps::of(self.job);
-        let Product { job, range, emit, work } = self;
-        let rows = RowBlocks { job, emit };
-        for start in range.clone().step_by(steps.rows) {
-            let range = start..(start + steps.rows).min(range.end);
-            for first in (0..job.panel.tokens).step_by(TOKENS) {
-                let tokens = first..(first + TOKENS).min(job.panel.tokens);
-                rows.block::<S>(work, &steps, range.clone(), tokens);
-            }
-        }
+        let x = Lines { first: self.job.panel.row(0, 0), stride: self.job.panel.stride() };
+        // SAFETY: tokens of a panel are padded to whole vectors, and this kernel was compiled for the level.
+        unsafe { self.in_blocks::<S, Floats>(&steps, x) };
     }
 }
 
 impl<E: Fn(usize, usize, f32)> Product<'_, E> {
+    /// # Safety
+    /// The tokens must be there as `x` says, and the caller be compiled for the numbers' instructions.
+    #[inline(always)]
+    pub(super) unsafe fn in_blocks<S: Simd, N: Numbers<S>>(self, steps: &Steps, x: Lines<N::Number>) {
+        let Product { job, range, emit, work } = self;
+        let rows = RowBlocks { job, x, emit };
+        for start in range.clone().step_by(steps.rows) {
+            let range = start..(start + steps.rows).min(range.end);
+            for first in (0..job.panel.tokens).step_by(TOKENS) {
+                let tokens = first..(first + TOKENS).min(job.panel.tokens);
+                // SAFETY: as the caller promises.
+                unsafe { rows.block::<S, N>(work, steps, range.clone(), tokens) };
+            }
+        }
+    }
+
     #[inline(always)]
     fn stream<S: Simd>(&self) {
         let Job { panel, rows, first, .. } = self.job;
@@ -117,11 +127,13 @@ impl Coming<'_> {
 }
 
 /// How a job is cut.
-struct Steps {
+pub(super) struct Steps {
     rows: usize,
     k: usize,
     /// Rows are read where they lie.
     direct: bool,
+    /// Bytes of a number there.
+    size: usize,
 }
 
 impl Steps {
@@ -130,19 +142,44 @@ impl Steps {
         // Few tokens leave the tile early, so long runs of few rows stream best; many tokens want many rows at hand.
         let k = if job.panel.tokens <= STREAMED { K_MAX / unit * unit } else { unit };
         let rows = (ROWS * K_BLOCK / k).min(ROWS) / R * R;
-        Steps { rows, k, direct: job.rows.dtype == DType::F32 && job.rows.cols == padded(job.rows.cols) }
+        let direct = job.rows.dtype == DType::F32 && job.rows.cols == padded(job.rows.cols);
+        Steps { rows, k, direct, size: size_of::<f32>() }
+    }
+
+    /// For rows of half as large numbers that are read where they lie.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of_pairs() -> Self {
+        Steps { rows: ROWS, k: 2 * K_BLOCK, direct: true, size: size_of::<u16>() }
     }
 }
 
-struct RowBlocks<'a, E> {
+/// Tokens, one line each.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<T> {
+    pub(super) first: *const T,
+    /// Numbers from one line to the next.
+    pub(super) stride: usize,
+}
+
+struct RowBlocks<'a, T, E> {
     job: &'a Job<'a>,
+    x: Lines<T>,
     emit: &'a E,
 }
 
-impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
+impl<T, E: Fn(usize, usize, f32)> RowBlocks<'_, T, E> {
     /// All of `k` for a few rows and a panel of tokens.
+    ///
+    /// # Safety
+    /// As for [`Product::in_blocks`].
     #[inline(always)]
-    fn block<S: Simd>(&self, work: &mut Work, steps: &Steps, rows: Range<usize>, tokens: Range<usize>) {
+    unsafe fn block<S: Simd, N: Numbers<S, Number = T>>(
+        &self,
+        work: &mut Work,
+        steps: &Steps,
+        rows: Range<usize>,
+        tokens: Range<usize>,
+    ) {
         let cols = self.job.rows.cols;
         let sums: *mut f32 = work.sums.as_mut_ptr();
         let turns = tokens.len().div_ceil(S::TOKENS) * rows.len().div_ceil(R);
@@ -157,17 +194,17 @@ impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
                 for group in (0..rows.len()).step_by(R) {
                     coming.fetch(turns);
                     let place = ((t - tokens.start) * ROWS + group) * S::LANES;
-                    let tile = Tile {
-                        x: self.job.panel.row(t, at),
-                        x_stride: self.job.panel.stride(),
-                        w: std::array::from_fn(|r| pointers[group + r]),
-                        k: padded(len),
+                    let tile = Tile::<T> {
+                        x: self.x.first.wrapping_add(t * self.x.stride + at),
+                        x_stride: self.x.stride,
+                        w: std::array::from_fn(|r| pointers[group + r].cast()),
+                        k: len.next_multiple_of(N::COUNT),
                         // SAFETY: `t`, `group` and lanes are within the sums of the panel.
                         sums: unsafe { sums.add(place) },
                         begin: at == 0,
                     };
                     // SAFETY: the pointers are good for `k` numbers of each row and token, the sums for the tile.
-                    unsafe { tile.run::<S>(count) };
+                    unsafe { tile.run::<S, N>(count) };
                 }
                 t += count;
             }
@@ -197,19 +234,19 @@ impl<E: Fn(usize, usize, f32)> RowBlocks<'_, E> {
         steps: &Steps,
         rows: Range<usize>,
         k: Range<usize>,
-    ) -> [*const f32; ROWS] {
-        let mut pointers = [work.tile.as_ptr(); ROWS];
+    ) -> [*const u8; ROWS] {
+        let mut pointers = [work.tile.as_ptr().cast(); ROWS];
         if k.is_empty() {
             return pointers;
         }
         let from = self.job.first + rows.start..self.job.first + rows.end;
         if steps.direct {
             for (pointer, row) in pointers.iter_mut().zip(from) {
-                *pointer = self.job.rows.parts(row)[0].as_ptr().cast::<f32>().wrapping_add(k.start);
+                *pointer = self.job.rows.parts(row)[0].as_ptr().wrapping_add(k.start * steps.size);
             }
         } else {
             for (i, pointer) in pointers[..rows.len()].iter_mut().enumerate() {
-                *pointer = work.tile[i * steps.k..].as_ptr();
+                *pointer = work.tile[i * steps.k..].as_ptr().cast();
             }
             S::LEVEL.dispatch(Decode {
                 rows: self.job.rows,
@@ -264,11 +301,45 @@ impl Kernel for Decode<'_> {
     }
 }
 
+/// What is multiplied: vectors of numbers, whose products are added to vectors of `f32`.
+pub(super) trait Numbers<S: Simd> {
+    type Number;
+    type Vector: Copy;
+    /// Numbers of a vector.
+    const COUNT: usize;
+
+    /// # Safety
+    /// A vector must be readable at `from`, and the machine have the instructions.
+    unsafe fn load(from: *const Self::Number) -> Self::Vector;
+    /// # Safety
+    /// The machine must have the instructions.
+    unsafe fn multiplied(x: Self::Vector, w: Self::Vector, sum: S::F) -> S::F;
+}
+
+struct Floats;
+
+impl<S: Simd> Numbers<S> for Floats {
+    type Number = f32;
+    type Vector = S::F;
+    const COUNT: usize = S::LANES;
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiplied(x: S::F, w: S::F, sum: S::F) -> S::F {
+        S::fma(x, w, sum)
+    }
+}
+
 /// Four rows with up to `Simd::TOKENS` tokens.
-struct Tile {
-    x: *const f32,
+struct Tile<T> {
+    x: *const T,
     x_stride: usize,
-    w: [*const f32; R],
+    w: [*const T; R],
     k: usize,
     /// Vectors of sums, `[token][ROWS]`.
     sums: *mut f32,
@@ -276,30 +347,30 @@ struct Tile {
     begin: bool,
 }
 
-impl Tile {
+impl<T> Tile<T> {
     /// # Safety
     /// `k` numbers must be readable at each row and token, and the sums of `count` tokens and four rows writable.
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self, count: usize) {
+    unsafe fn run<S: Simd, N: Numbers<S, Number = T>>(&self, count: usize) {
         // SAFETY: as the caller promises.
         unsafe {
             match count {
-                1 => self.tokens::<S, 1>(),
-                2 => self.tokens::<S, 2>(),
-                3 => self.tokens::<S, 3>(),
-                4 => self.tokens::<S, 4>(),
-                5 => self.tokens::<S, 5>(),
-                _ => self.tokens::<S, 6>(),
+                1 => self.tokens::<S, N, 1>(),
+                2 => self.tokens::<S, N, 2>(),
+                3 => self.tokens::<S, N, 3>(),
+                4 => self.tokens::<S, N, 4>(),
+                5 => self.tokens::<S, N, 5>(),
+                _ => self.tokens::<S, N, 6>(),
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn tokens<S: Simd, const T: usize>(&self) {
+    unsafe fn tokens<S: Simd, N: Numbers<S, Number = T>, const COUNT: usize>(&self) {
         // SAFETY: as the caller of `run` promises.
         unsafe {
             let place = |t: usize, r: usize| self.sums.add((t * ROWS + r) * S::LANES);
-            let mut acc = [[S::splat(0.0); R]; T];
+            let mut acc = [[S::splat(0.0); R]; COUNT];
             if !self.begin {
                 for (t, row) in acc.iter_mut().enumerate() {
                     for (r, sum) in row.iter_mut().enumerate() {
@@ -309,14 +380,14 @@ impl Tile {
             }
             let mut k = 0;
             while k < self.k {
-                let w: [S::F; R] = std::array::from_fn(|r| S::load(self.w[r].add(k)));
+                let w: [N::Vector; R] = std::array::from_fn(|r| N::load(self.w[r].add(k)));
                 for (t, row) in acc.iter_mut().enumerate() {
-                    let x = S::load(self.x.add(t * self.x_stride + k));
+                    let x = N::load(self.x.add(t * self.x_stride + k));
                     for (sum, w) in row.iter_mut().zip(w) {
-                        *sum = S::fma(x, w, *sum);
+                        *sum = N::multiplied(x, w, *sum);
                     }
                 }
-                k += S::LANES;
+                k += N::COUNT;
             }
             for (t, row) in acc.iter().enumerate() {
                 for (r, sum) in row.iter().enumerate() {

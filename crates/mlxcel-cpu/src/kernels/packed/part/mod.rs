@@ -99,7 +99,7 @@ pub(super) unsafe fn at<T: Task>(level: SimdLevel, task: T) -> T::Output {
         match level {
             SimdLevel::Avx2 | SimdLevel::Avx512 => with_avx2(task),
             SimdLevel::Avx2Vnni => with_avx2_vnni(task),
-            SimdLevel::Avx512Vnni | SimdLevel::Amx => with_avx512_vnni(task),
+            SimdLevel::Avx512Vnni | SimdLevel::Avx512Bf16 | SimdLevel::Amx => with_avx512_vnni(task),
             _ => unreachable!("weights are only packed at levels with byte products"),
         }
     }
