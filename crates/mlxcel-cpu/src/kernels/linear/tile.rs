@@ -120,6 +120,9 @@ impl Coming<'_> {
     /// Asks for the share of one of so many turns.
     #[inline(always)]
     fn fetch(&mut self, turns: usize) {
+        if self.len == 0 {
+            return;
+        }
         for row in self.rows.by_ref().take(self.count.div_ceil(turns)) {
             prefetch(self.all.parts(row)[0].as_ptr().wrapping_add(self.from), self.len);
         }
