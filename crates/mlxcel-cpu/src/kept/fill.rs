@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mlxcel_engine::EngineError;
@@ -16,9 +17,9 @@ use crate::context::Context;
 use crate::memory::{Buffer, Mapped};
 use crate::weight::{Matrix, Rows};
 
-/// Bytes that are packed and written at a time, whole large pages: their source is given back afterwards, so that a large weight
+/// Bytes at most that are packed and written at a time, whole large pages: their source is given back afterwards, so that a large weight
 /// is not there twice.
-const WINDOW: usize = 8 * large_pages::SIZE;
+const WINDOW_MAX: usize = 8 * large_pages::SIZE;
 
 /// Why nothing was made.
 pub(super) enum Failure {
@@ -37,11 +38,11 @@ pub(super) fn fill(
 ) -> Result<Option<Mapped>, Failure> {
     let io = |source| Failure::Kept(KeptError::Io { path: place.folder(), source });
     let mut filling = Filling::new(ctx, plan, matrices)?;
-    for window in 0..=plan.len.div_ceil(WINDOW) {
+    let bytes = filling.window;
+    for window in 0..=plan.len.div_ceil(bytes) {
         filling.step(window, file).map_err(io)?;
         // The first window is written, and another one is packed.
-        let written = WINDOW.min(plan.len);
-        if window == 1 && !(place.suits)(&Mapped::of(file, head::BYTES as u64, written).map_err(io)?) {
+        if window == 1 && !(place.suits)(&Mapped::of(file, head::BYTES as u64, bytes).map_err(io)?) {
             return Ok(None);
         }
     }
@@ -62,6 +63,8 @@ struct Filling<'a> {
     plan: &'a Plan,
     matrices: &'a [Matrix],
     rows: Vec<Rows<'a>>,
+    /// Bytes that are packed and written at a time.
+    window: usize,
     /// What was packed last, and what is packed next.
     buffers: [Buffer; 2],
     /// The first panel that is not packed yet: of which piece, and which one.
@@ -85,27 +88,29 @@ impl<'a> Filling<'a> {
     fn new(ctx: &'a Context, plan: &'a Plan, matrices: &'a [Matrix]) -> Result<Self, Failure> {
         // A panel that begins in a window may end behind it.
         let widest = plan.pieces.iter().map(|piece| piece.form.panel_bytes).max().unwrap_or(0);
-        let buffer = || Buffer::zeroed(WINDOW + widest + ALIGNMENT, "packed weights on their way to a file");
+        let window = WINDOW_MAX.min(plan.len);
+        let buffer = || Buffer::zeroed(window + widest + ALIGNMENT, "packed weights on their way to a file");
         let buffers = [buffer().map_err(Failure::Engine)?, buffer().map_err(Failure::Engine)?];
         let rows = plan.pieces.iter().map(|piece| matrices[piece.matrix].rows()).collect();
-        Ok(Filling { ctx, plan, matrices, rows, buffers, next: (0, 0), end: 0, hashes: vec![] })
+        Ok(Filling { ctx, plan, matrices, rows, window, buffers, next: (0, 0), end: 0, hashes: vec![] })
     }
 
     /// Packs the panels that begin in a window while those of the one before are written.
-    fn step(&mut self, window: usize, file: &File) -> io::Result<()> {
-        let Filling { ctx, plan, matrices, rows, buffers: [before, now], .. } = self;
-        let (start, first) = (window * WINDOW, self.next.0);
+    fn step(&mut self, number: usize, file: &File) -> io::Result<()> {
+        let Filling { ctx, plan, matrices, rows, window, buffers: [before, now], .. } = self;
+        let window = *window;
+        let (start, first) = (number * window, self.next.0);
         let (before, now) = (before.bytes_mut(), now.bytes_mut());
-        let (tasks, next) = tasks(&plan.pieces, self.next, start, now);
-        let written = match window {
+        let (tasks, next) = tasks(&plan.pieces, self.next, start..start + window, now);
+        let written = match number {
             0 => &[][..],
-            _ => &before[..WINDOW.min(plan.len + WINDOW - start)],
+            _ => &before[..window.min(plan.len + window - start)],
         };
         let parts: Vec<(&[u8], Mutex<u64>)> = head::parts(written).map(|p| (p, Mutex::default())).collect();
         let done = Mutex::new(Ok(()));
         ctx.threads.each(1 + parts.len() + tasks.len(), |i| match i.checked_sub(1) {
             None if written.is_empty() => {}
-            None => *lock(&done) = write(file, head::BYTES + start - WINDOW, written),
+            None => *lock(&done) = write(file, head::BYTES + start - window, written),
             Some(i) if i < parts.len() => *lock(&parts[i].1) = head::hash_of_part(parts[i].0),
             Some(i) => pack(plan, rows, &tasks[i - parts.len()]),
         });
@@ -113,9 +118,9 @@ impl<'a> Filling<'a> {
         self.end = tasks.last().map_or(self.end, |task| task.end);
         drop(tasks);
         // What is behind the window begins the next one; what is behind the last panel is zero.
-        let over = self.end.saturating_sub(start + WINDOW);
-        before[..over].copy_from_slice(&now[WINDOW..WINDOW + over]);
-        now[self.end.saturating_sub(start).min(WINDOW)..WINDOW].fill(0);
+        let over = self.end.saturating_sub(start + window);
+        before[..over].copy_from_slice(&now[window..window + over]);
+        now[self.end.saturating_sub(start).min(window)..window].fill(0);
         let touched = &plan.pieces[first..plan.pieces.len().min(next.0 + 1)];
         touched.iter().for_each(|piece| matrices[piece.matrix].release_rows());
         self.next = next;
@@ -141,16 +146,16 @@ fn pack(plan: &Plan, rows: &[Rows<'_>], task: &Task<'_>) {
 fn tasks<'b>(
     pieces: &[Piece],
     mut next: (usize, usize),
-    start: usize,
+    window: Range<usize>,
     buffer: &'b mut [u8],
 ) -> (Vec<Task<'b>>, (usize, usize)) {
     let mut tasks = vec![];
     // The bytes of the buffer that no panel has, this window's or the one's before, and where they begin.
-    let (mut rest, mut given) = (buffer, start);
+    let (mut rest, mut given) = (buffer, window.start);
     while let Some(piece) = pieces.get(next.0) {
         let (panel, form) = (next.1, &piece.form);
         let at = piece.at + panel * form.panel_bytes;
-        if at >= start + WINDOW {
+        if at >= window.end {
             break;
         }
         let is_last = panel + 1 == form.panels;
