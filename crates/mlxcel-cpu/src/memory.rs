@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{Mmap, MmapOptions};
 use mlxcel_engine::EngineError;
-use mlxcel_platform::large_pages;
+use mlxcel_platform::{large_pages, mapping};
 
 use crate::view::Plain;
 
@@ -133,7 +133,13 @@ impl Mapped {
         // others gives wrong results and nothing worse; one that is truncated raises SIGBUS, as a checkpoint does.
         let map = unsafe { MmapOptions::new().offset(from).len(len).map(file) }?;
         large_pages::prefer(map.as_ptr(), map.len());
+        mapping::read_alone(&map);
         Ok(Mapped(map))
+    }
+
+    /// Says that all of it was read.
+    pub(crate) fn settle(&self) {
+        mapping::read_ahead(&self.0);
     }
 
     /// Whether reading it meets no more page tables than reading memory of our own.

@@ -69,6 +69,7 @@ impl Keeper {
     ) -> Result<(), EngineError> {
         let Some(plan) = Plan::new(ctx.level, matrices, products) else { return Ok(()) };
         let Some(panels) = self.panels(ctx, &plan, matrices)? else { return Ok(()) };
+        panels.settle();
         let panels = Arc::new(panels);
         for piece in &plan.pieces {
             let data = Memory::Mapped(panels.clone(), piece.at);

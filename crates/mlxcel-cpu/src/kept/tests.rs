@@ -289,6 +289,21 @@ fn a_disk_that_is_full_on_the_way_is_told_and_leaves_nothing() {
 }
 
 #[test]
+fn a_disk_without_room_is_told_before_anything_is_written() {
+    if !packs() {
+        return;
+    }
+    let machine = Machine::new();
+    let (matrices, level) = (machine.matrices(), SimdLevel::best());
+    let engine = CpuEngine::new(CpuOptions::default()).unwrap();
+    let plan = Plan::new(level, &matrices, &[0, 1, 2, 3]).unwrap();
+    let plan = Plan { len: 1 << 60, ..plan };
+    let failed = Place::new(&machine.keeper(), &plan).make(&engine.ctx, &plan, &matrices);
+    assert!(matches!(failed, Err(fill::Failure::Kept(KeptError::NoRoom { needed, .. })) if needed > 1 << 60));
+    assert_eq!(machine.files(), [""; 0].map(PathBuf::from));
+}
+
+#[test]
 fn several_starts_at_once_leave_one_whole_file() {
     if !packs() {
         return;
