@@ -17,9 +17,9 @@ use crate::context::Context;
 use crate::memory::{Buffer, Mapped};
 use crate::weight::{Matrix, Rows};
 
-/// Bytes at most that are packed and written at a time, whole large pages: their source is given back afterwards, so that a large weight
-/// is not there twice.
-const WINDOW_MAX: usize = 8 * large_pages::SIZE;
+/// Bytes at most that are packed and written at a time, whole large pages: their source is given back afterwards, so that a
+/// large weight is not there twice. Tests have little to pack and want many turns.
+pub(super) const WINDOW_MAX: usize = if cfg!(test) { 1 } else { 8 } * large_pages::SIZE;
 
 /// Why nothing was made.
 pub(super) enum Failure {

@@ -88,7 +88,6 @@ fn describe(to: &mut Fields, matrix: &Matrix, form: &Form, parts: &[Part<'_>]) {
     to.numbers(&[usize::from(form.has_codes())]);
     to.numbers(&matrix.shape);
     for segment in matrix.segments() {
-        to.text(&format!("{:?}", segment.dtype));
         to.numbers(&segment.shape);
     }
     for (origin, at, len) in parts {

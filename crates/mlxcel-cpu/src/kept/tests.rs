@@ -20,9 +20,9 @@ use crate::{CpuEngine, CpuOptions};
 const Q8: DType = DType::Quant(QuantFormat::Gguf(GgufFormat::Q8_0));
 const Q4: DType = DType::Quant(QuantFormat::Gguf(GgufFormat::Q4K));
 
-/// More than is written at a time, in panels that end anywhere, of which the last are not full; and a weight that no level packs.
+/// Far more than is written at a time, in panels that end anywhere, of which the last are not full; and a weight that no level packs.
 const WEIGHTS: [(&str, DType, [usize; 2]); 4] =
-    [("a", Q8, [3003, 1056]), ("b", Q4, [700, 768]), ("f", DType::F32, [7, 9]), ("c", Q8, [7000, 2336])];
+    [("a", Q8, [3021, 1056]), ("b", Q4, [700, 768]), ("f", DType::F32, [7, 9]), ("c", Q8, [7000, 2336])];
 
 /// A checkpoint and a folder for what is packed of it.
 struct Machine {
@@ -167,6 +167,26 @@ fn the_second_start_maps_what_the_first_one_packed() {
     assert_eq!(machine.heard(), [""; 0]);
     let folder = machine.packed().join(files::key(&machine.model().canonicalize().unwrap()));
     assert!(machine.kept().starts_with(folder), "who removes the model finds it");
+}
+
+#[test]
+fn what_lies_between_and_behind_weights_is_zero() {
+    if !packs() {
+        return;
+    }
+    let machine = Machine::new();
+    machine.start();
+    let plan = Plan::new(SimdLevel::best(), &machine.matrices(), &[0, 1, 2, 3]).unwrap();
+    let bytes = fs::read(machine.kept()).unwrap().split_off(head::BYTES);
+    let next = plan.pieces[1..].iter().map(|piece| piece.at).chain([plan.len]);
+    let gaps: Vec<&[u8]> = plan
+        .pieces
+        .iter()
+        .zip(next)
+        .map(|(piece, next)| &bytes[piece.at + piece.form.bytes()..next])
+        .collect();
+    assert!(!gaps[0].is_empty() && !gaps[2].is_empty(), "{:?}", plan.pieces);
+    assert!(gaps.iter().all(|gap| gap.iter().all(|&byte| byte == 0)));
 }
 
 #[test]
@@ -334,6 +354,13 @@ fn nothing_is_kept_that_memory_is_faster_than() {
     let first = start(&mut machine.matrices(), Some(&small));
     assert_eq!((first.is_mapped.as_slice(), machine.files()), (&[false; 3][..], vec![]));
     assert_same(&first, &expected);
+    let (matrices, file) = (machine.matrices(), tempfile::tempfile().unwrap());
+    let engine = CpuEngine::new(CpuOptions::default()).unwrap();
+    let plan = Plan::new(SimdLevel::best(), &matrices, &[0, 1, 2, 3]).unwrap();
+    let none = fill::fill(&engine.ctx, &plan, &matrices, (&Place::new(&small, &plan), &file));
+    assert!(matches!(none, Ok(None)));
+    let written = file.metadata().unwrap().len() as usize;
+    assert_eq!(written, head::BYTES + fill::WINDOW_MAX, "it is found out at once");
     machine.start();
     let before = stamp(&machine.kept());
     let second = start(&mut machine.matrices(), Some(&small));
@@ -419,8 +446,13 @@ fn levels_share_what_is_the_same_and_nothing_else() {
     assert_eq!(name(SimdLevel::Avx2, &matrices), codes);
     assert_eq!(name(SimdLevel::Amx, &matrices), codes);
     assert_eq!(name(SimdLevel::Baseline, &matrices), None, "nothing is packed");
+    // The same bytes in another format.
+    let q4 = matrices[1].segments()[0].clone();
+    let other = DType::Quant(QuantFormat::Gguf(GgufFormat::Q4_0));
+    let t = WeightTensor::new(other, WEIGHTS[1].2.to_vec(), q4.parts.clone()).unwrap();
+    matrices[1] = Matrix::new(other, WEIGHTS[1].2.to_vec(), vec![t]).unwrap();
+    assert_ne!(name(SimdLevel::Avx2, &matrices), codes);
     // The same bytes as halves, which only tiles are packed from.
-    let q4 = &matrices[1].segments()[0];
     let halves = WeightTensor::new(DType::BF16, vec![350, 432], q4.parts.clone()).unwrap();
     matrices[1] = Matrix::new(DType::BF16, vec![350, 432], vec![halves]).unwrap();
     let [tiles, none] = [SimdLevel::Amx, SimdLevel::Avx512Vnni].map(|level| name(level, &matrices));
