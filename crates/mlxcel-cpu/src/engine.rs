@@ -1,5 +1,6 @@
 //! The engine: what it is, what it runs itself, and how a graph becomes a program.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mlxcel_engine::{Caps, Engine, EngineError, Program, WeightSource, segments};
@@ -7,6 +8,7 @@ use mlxcel_ir::passes::{fold_weights, fuse_elementwise, join_linears, optimize};
 use mlxcel_ir::{Bindings, DType, Graph, Op, Type, Value, decompose};
 
 use crate::context::{Context, Products};
+use crate::kept::{Complain, Keeper};
 use crate::kernels::linear::k_step;
 use crate::memory::{Pool, Slabs};
 use crate::program::CpuProgram;
@@ -18,13 +20,18 @@ use crate::{folding, statics};
 const BLOCK_SIZE: usize = 16;
 
 /// How the engine uses the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct CpuOptions {
     /// As many as the machine offers, if `None`.
     pub threads: Option<usize>,
     /// The fastest instructions of the machine, if `None`.
     pub level: Option<SimdLevel>,
     pub products: Products,
+    /// The folder below which packed weights of files are kept, so that the next start need not pack them; they are in
+    /// memory only, if `None`.
+    pub packed: Option<PathBuf>,
+    /// Hears why they are not.
+    pub complain: Option<Complain>,
 }
 
 /// Runs graphs on the processor.
@@ -32,6 +39,7 @@ pub struct CpuOptions {
 pub struct CpuEngine {
     pub(crate) ctx: Arc<Context>,
     device: String,
+    keeper: Option<Keeper>,
 }
 
 impl CpuEngine {
@@ -48,7 +56,8 @@ impl CpuEngine {
         let (pool, slabs) = (Pool::default(), Slabs::new(usize::MAX));
         let ctx = Context { level, threads, pool, slabs, products: options.products };
         let device = format!("{model}, {count} thread{}, {level}", if count == 1 { "" } else { "s" });
-        Ok(CpuEngine { ctx: Arc::new(ctx), device })
+        let keeper = options.packed.map(|root| Keeper::new(root, options.complain));
+        Ok(CpuEngine { ctx: Arc::new(ctx), device, keeper })
     }
 }
 
@@ -93,7 +102,8 @@ impl Engine for CpuEngine {
         let graph = fuse_elementwise(&parts.graph)?;
         let segments = segments(&graph, weights, &folded)?;
         let ends: Vec<Value> = graph.outputs().iter().chain(graph.updates()).map(|(_, v)| *v).collect();
-        let statics = statics::matrices(&self.ctx, &graph, segments, &ends)?;
+        let mut statics = statics::matrices(&graph, segments, &ends)?;
+        statics.pack(&self.ctx, self.keeper.as_ref())?;
         Ok(Box::new(CpuProgram::new(self.ctx.clone(), graph, statics, dims)?))
     }
 }

@@ -30,7 +30,8 @@ pub(crate) fn fold(
     let ends: Vec<Value> = computed.iter().map(|(_, v)| *v).collect();
     let kept = crate::plan::needed(load, ends.iter().copied());
     segments.retain(|node, _| kept[*node as usize]);
-    let statics = statics::matrices(ctx, load, segments, &ends)?;
+    let mut statics = statics::matrices(load, segments, &ends)?;
+    statics.pack(ctx, None)?;
     let leaves = Leaves { weights: statics.of_node, ..Leaves::default() };
     let plan = build(load, &leaves, &ends)?;
     let arrays: Vec<_> = statics.matrices.iter().map(Matrix::view).collect();

@@ -5,6 +5,7 @@ mod calibrate;
 mod context;
 mod engine;
 mod folding;
+mod kept;
 mod kernels;
 mod lanes;
 mod layout;
@@ -27,6 +28,7 @@ use mlxcel_ir::{Op, Type};
 pub use calibrate::Calibration;
 pub use context::Products;
 pub use engine::{CpuEngine, CpuOptions};
+pub use kept::{Complain, KeptError};
 pub use simd::SimdLevel;
 
 /// The engine's name in messages and capabilities.

@@ -1,15 +1,19 @@
-//! Aligned, zeroed memory that reports when it cannot be had, slabs of it for what is kept, and a pool of it for
-//! short-lived copies. Knows nothing of tensors.
+//! Aligned, zeroed memory that reports when it cannot be had, slabs of it for what is kept, a pool of it for short-lived
+//! copies, and files that are read like memory. Knows nothing of tensors.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs::File;
+use std::hint::black_box;
+use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memmap2::{Mmap, MmapOptions};
 use mlxcel_engine::EngineError;
-use mlxcel_platform::large_pages;
+use mlxcel_platform::{large_pages, mapping};
 
 use crate::view::Plain;
 
@@ -113,6 +117,87 @@ impl Buffer {
         // SAFETY: the block holds `len` initialised bytes from the buffer's start, which no other buffer has, and the
         // borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
+    }
+}
+
+/// A part of a file that is read like memory.
+pub(crate) struct Mapped(Mmap);
+
+impl Mapped {
+    /// Large pages at most that are looked at to find out how large pages are.
+    const SAMPLES: usize = 64;
+
+    /// `len` bytes from a place on that is a multiple of a large page, in large pages where the system has the file in such.
+    pub(crate) fn of(file: &File, from: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: the mapping is only read. Its bytes are numbers of which any are valid, so that a file that is changed by
+        // others gives wrong results and nothing worse; one that is truncated raises SIGBUS, as a checkpoint does.
+        let map = unsafe { MmapOptions::new().offset(from).len(len).map(file) }?;
+        large_pages::prefer(map.as_ptr(), map.len());
+        mapping::read_alone(&map);
+        Ok(Mapped(map))
+    }
+
+    /// Says that all of it was read.
+    pub(crate) fn settle(&self) {
+        mapping::read_ahead(&self.0);
+    }
+
+    /// Whether reading it meets no more page tables than reading memory of our own.
+    pub(crate) fn is_in_large_pages(&self) -> bool {
+        if !large_pages::are_given() {
+            return true;
+        }
+        let pages = self.0.len() / large_pages::SIZE;
+        let touched = pages.min(Self::SAMPLES);
+        for i in 0..touched {
+            black_box(self.0[i * pages / touched * large_pages::SIZE]);
+        }
+        // A few small ones cost little.
+        large_pages::of_mapped_file(self.0.as_ptr()) >= touched * large_pages::SIZE / 8 * 7
+    }
+}
+
+impl Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} mapped bytes", self.0.len())
+    }
+}
+
+/// Bytes that are read as long as this lives.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    Own(Buffer),
+    /// Those of a file from a place on.
+    Mapped(Arc<Mapped>, usize),
+}
+
+impl Memory {
+    pub(crate) fn ptr(&self) -> *const u8 {
+        match self {
+            Memory::Own(buffer) => buffer.ptr().cast_const(),
+            Memory::Mapped(file, start) => file[*start..].as_ptr(),
+        }
+    }
+
+    /// The first of them, of which there must be as many.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self, len: usize) -> &[u8] {
+        match self {
+            Memory::Own(buffer) => {
+                assert!(len <= buffer.len());
+                // SAFETY: the buffer has them, initialised, and nobody writes to what is packed.
+                unsafe { std::slice::from_raw_parts(self.ptr(), len) }
+            }
+            Memory::Mapped(file, start) => &file[*start..start + len],
+        }
     }
 }
 

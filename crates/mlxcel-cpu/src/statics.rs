@@ -7,6 +7,7 @@ use mlxcel_engine::{EngineError, Segments};
 use mlxcel_ir::{Graph, Op, Type, Value};
 
 use crate::context::Context;
+use crate::kept::Keeper;
 use crate::plan::{needed, reads_rows};
 use crate::weight::Matrix;
 
@@ -14,17 +15,14 @@ use crate::weight::Matrix;
 pub(crate) struct Statics {
     pub(crate) matrices: Vec<Matrix>,
     pub(crate) of_node: HashMap<u32, usize>,
+    /// Those that products read, in the order of their nodes.
+    products: Vec<usize>,
 }
 
 /// The matrices that the nodes leading to `ends` read.
-pub(crate) fn matrices(
-    ctx: &Context,
-    graph: &Graph,
-    mut found: Segments,
-    ends: &[Value],
-) -> Result<Statics, EngineError> {
+pub(crate) fn matrices(graph: &Graph, mut found: Segments, ends: &[Value]) -> Result<Statics, EngineError> {
     let uses = uses(graph, ends);
-    let mut statics = Statics { matrices: vec![], of_node: HashMap::new() };
+    let mut statics = Statics { matrices: vec![], of_node: HashMap::new(), products: vec![] };
     for (i, node) in graph.nodes().iter().enumerate() {
         let Some(segments) = found.remove(&(i as u32)) else { continue };
         let uses = uses[i];
@@ -37,14 +35,29 @@ pub(crate) fn matrices(
             matrix.make_dense()?;
         }
         if uses.product {
-            matrix.pack(ctx)?;
+            statics.products.push(statics.matrices.len());
         }
         statics.of_node.insert(i as u32, statics.matrices.len());
         statics.matrices.push(matrix);
     }
-    // Once more: what lay beside a weight in its file came back with it.
-    statics.matrices.iter().for_each(Matrix::release);
     Ok(statics)
+}
+
+impl Statics {
+    /// Prepares for products what they read: in a file where one is kept of it, in memory otherwise.
+    pub(crate) fn pack(&mut self, ctx: &Context, keeper: Option<&Keeper>) -> Result<(), EngineError> {
+        if let Some(keeper) = keeper {
+            keeper.pack(ctx, &mut self.matrices, &self.products)?;
+        }
+        for &i in &self.products {
+            if self.matrices[i].packed().is_none() {
+                self.matrices[i].pack(ctx)?;
+            }
+        }
+        // Once more: what lay beside a weight in its file came back with it.
+        self.matrices.iter().for_each(Matrix::release);
+        Ok(())
+    }
 }
 
 fn fixed(t: &Type) -> Option<Vec<usize>> {

@@ -7,7 +7,7 @@ use mlxcel_ir::DType;
 
 use crate::context::Context;
 use crate::kernels::linear::{Store, decode, is_fast, rounds};
-use crate::kernels::packed::Packed;
+use crate::kernels::packed::{Form, Packed};
 use crate::simd::{Simd, SimdLevel};
 use crate::stored::Stored;
 use crate::view::View;
@@ -48,21 +48,40 @@ impl Matrix {
         Ok(())
     }
 
+    /// How products would read it in panels, where the level packs weights of this type.
+    pub(crate) fn form(&self, level: SimdLevel) -> Option<Form> {
+        let n = self.shape[..self.shape.len() - 1].iter().product();
+        Form::of(level, self.dtype, (n, self.cols()))
+    }
+
     /// Prepares for products, where the level packs weights of this type.
     pub(crate) fn pack(&mut self, ctx: &Context) -> Result<(), EngineError> {
-        let n = self.shape[..self.shape.len() - 1].iter().product();
-        if Packed::suits(ctx.level, self.dtype) && n > 0 && self.cols() > 0 {
-            let release = || self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
-            self.packed = Some(Packed::new(ctx, &self.rows(), n, release)?);
+        if let Some(form) = self.form(ctx.level) {
+            self.packed = Some(Packed::new(ctx, form, &self.rows(), || self.release_rows())?);
         }
         Ok(())
+    }
+
+    /// Takes panels that were packed before.
+    pub(crate) fn set_packed(&mut self, packed: Packed) {
+        self.packed = Some(packed);
+    }
+
+    /// The pieces that it is laid together of.
+    pub(crate) fn segments(&self) -> &[WeightTensor] {
+        &self.segments
     }
 
     /// Gives back the memory of what is packed, as far as it is only mapped.
     pub(crate) fn release(&self) {
         if self.packed.is_some() {
-            self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
+            self.release_rows();
         }
+    }
+
+    /// Gives back the memory of the rows, as far as they are only mapped.
+    pub(crate) fn release_rows(&self) {
+        self.segments.iter().flat_map(|s| &s.parts).for_each(Bytes::release);
     }
 
     pub(crate) fn packed(&self) -> Option<&Packed> {

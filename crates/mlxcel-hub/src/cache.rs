@@ -3,6 +3,9 @@
 //! Layout: `packages/KEY/FILE` and `models/OWNER--NAME/snapshots/KEY` hold what is whole, `staging/KEY/` what is on its
 //! way, `locks/KEY.lock` says who works on `KEY`. A file or folder enters its place by one rename, after its bytes are
 //! on the disk, so what is there needs no second check beyond its size.
+//!
+//! `packed/KEY/` holds what the cpu engine packed of a file, whoever put that file on this machine: it is written and checked by
+//! the engine alone, under the key of the file's canonical path (`mlxcel_platform::files::key`), and goes with the file.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -43,6 +46,10 @@ impl Cache {
 
     pub(crate) fn staging(&self) -> PathBuf {
         self.root.join("staging")
+    }
+
+    pub(crate) fn packed(&self) -> PathBuf {
+        self.root.join("packed")
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -34,6 +34,7 @@ pub struct Kept {
     pub path: PathBuf,
     pub place: Place,
     pub is_whole: bool,
+    /// With what engines packed of it.
     pub bytes: u64,
     pub fetched: Option<SystemTime>,
     id: String,
@@ -51,6 +52,9 @@ impl Hub {
         all.extend(self.kept_records());
         all.extend(self.kept_parts());
         all.extend(self.settings.hf_cache.iter().flat_map(|root| hf_cache::all(root)).map(Kept::elsewhere));
+        for kept in &mut all {
+            kept.bytes += self.packed_of(&kept.path).iter().map(|folder| size_of(folder)).sum::<u64>();
+        }
         all.sort_by(|a, b| (&a.name, &a.commit).cmp(&(&b.name, &b.commit)));
         all
     }
@@ -80,6 +84,8 @@ impl Hub {
         if kept.place != Place::Cache || !self.is_ours(&kept.folder) {
             return Err(Error::NotOurs { spec: kept.name.clone(), path: kept.folder.clone() });
         }
+        // Named after the files, so they are found before those are gone.
+        let packed = self.packed_of(&kept.folder);
         let claim = self.cache.claim(&kept.lock_key, &kept.name, &*self.progress)?.cleared()?;
         if kept.is_whole {
             // Out of sight in one rename, so that nobody ever sees half of it.
@@ -92,7 +98,7 @@ impl Hub {
             }
         }
         self.sweep(&kept.folder);
-        Ok(())
+        packed.iter().try_for_each(|folder| remove(folder).map_err(Error::io("remove", folder)))
     }
 
     /// Whether every folder from the cache's root down to `folder` is a real one.

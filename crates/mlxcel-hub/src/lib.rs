@@ -21,6 +21,7 @@ mod link;
 mod listing;
 mod name;
 mod npm;
+mod packed;
 mod paths;
 mod pins;
 mod pip;
@@ -49,7 +50,7 @@ pub use pins::{
 pub use progress::{Event, Progress, Stderr};
 pub use retry::Patience;
 pub use select::{GGUF_ORDER, quantisation};
-pub use settings::{DEFAULT_ENDPOINT, Settings, Token};
+pub use settings::{DEFAULT_ENDPOINT, PACKED_OFF, Settings, Token};
 
 /// How a name becomes a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

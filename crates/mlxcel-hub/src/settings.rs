@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, fmt, path::PathBuf};
 
-use crate::{Error, Patience, Result};
+use crate::{Error, Patience, Result, cache::Cache};
 
 /// The hub that is asked when `HF_ENDPOINT` names no other.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -32,6 +32,8 @@ impl fmt::Debug for Token {
 pub struct Settings {
     /// The root of the cache. It is created on first use.
     pub cache: PathBuf,
+    /// The folder where what engines pack of models is kept; nothing is, if `None`.
+    pub packed: Option<PathBuf>,
     /// The address of a package index that speaks the simple API, if one is configured.
     pub index: Option<String>,
     /// The search path on which `pip` and `npm` are looked for; `None` means this process's own.
@@ -49,6 +51,9 @@ pub struct Settings {
     pub patience: Patience,
 }
 
+/// What the variable of packed weights is set to so that none are kept.
+pub const PACKED_OFF: &str = "off";
+
 /// How many files are fetched at once unless somebody says otherwise.
 const PARALLEL: usize = 4;
 
@@ -61,8 +66,10 @@ const CLIENT_INDEX_VARIABLES: [&str; 3] = ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", 
 impl Settings {
     /// Keeps files below `cache` and knows nothing else: no environment, no token, no other cache.
     pub fn at(cache: impl Into<PathBuf>) -> Self {
+        let cache = cache.into();
         Self {
-            cache: cache.into(),
+            packed: Some(Cache::new(cache.clone()).packed()),
+            cache,
             index: None,
             path: None,
             offline: false,
@@ -91,7 +98,12 @@ impl Settings {
         let hf_home = hf_home(&get);
         let hf_cache =
             ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].iter().find_map(|name| get(name)).map(PathBuf::from);
+        let packed = match get("MLXCEL_PACKED_CACHE").map(PathBuf::from) {
+            Some(folder) => Some(folder).filter(|folder| folder.as_os_str() != PACKED_OFF),
+            None => Some(Cache::new(cache.clone()).packed()),
+        };
         Ok(Self {
+            packed,
             index: index(&get),
             offline: is_on("MLXCEL_OFFLINE") || is_on("HF_HUB_OFFLINE"),
             endpoint: endpoint.trim_end_matches('/').to_owned(),
@@ -183,6 +195,16 @@ mod tests {
             );
         }
         assert_eq!(cache(&[("MLXCEL_CACHE", ""), ("HOME", "/c")]), cache(&[("HOME", "/c")]));
+    }
+
+    #[test]
+    fn packed_weights_are_in_the_cache_or_where_their_variable_says() {
+        let packed =
+            |value: &str| read(&[("MLXCEL_CACHE", "/a"), ("MLXCEL_PACKED_CACHE", value)]).unwrap().packed;
+        assert_eq!(packed(""), Some("/a/packed".into()));
+        assert_eq!(packed("/fast"), Some("/fast".into()));
+        assert_eq!(packed("off"), None);
+        assert_eq!(Settings::at("/a").packed, packed(""));
     }
 
     #[test]

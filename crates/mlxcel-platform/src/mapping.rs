@@ -1,4 +1,4 @@
-//! Mapped files: giving their memory back, and what happens when one is truncated while it is in use.
+//! Mapped files: how they are read, giving their memory back, and what happens when one is truncated while it is in use.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -17,6 +17,26 @@ pub fn release(map: &Mmap, range: Range<usize>) {
 #[cfg(not(unix))]
 pub fn release(_map: &Mmap, _range: Range<usize>) {}
 
+/// Says that only those pages are to be read from the disk that are asked for, and none ahead. Where large ones are preferred
+/// each is read whole then; what is read ahead may come in smaller ones.
+#[cfg(unix)]
+pub fn read_alone(map: &Mmap) {
+    // Advice that is not taken costs time and nothing else, here and below.
+    let _ = map.advise(memmap2::Advice::Random);
+}
+
+#[cfg(not(unix))]
+pub fn read_alone(_map: &Mmap) {}
+
+/// Takes that back: the memory of a file of which it was said is the first to be had by others.
+#[cfg(unix)]
+pub fn read_ahead(map: &Mmap) {
+    let _ = map.advise(memmap2::Advice::Normal);
+}
+
+#[cfg(not(unix))]
+pub fn read_ahead(_map: &Mmap) {}
+
 /// Makes a process whose mapped file is truncated while in use say so and exit with code 74 (input/output error), where
 /// the default is to be killed by SIGBUS without a word. It replaces any SIGBUS handler. Elsewhere than on Unix it does
 /// nothing, since there a mapped file cannot be truncated.
@@ -28,7 +48,8 @@ pub fn install_truncation_guard() {
 #[cfg(unix)]
 mod guard {
     const MESSAGE: &[u8] = b"error: a model file was truncated or became unreadable while in use; \
-        fetch or copy it again, and replace files by renaming instead of overwriting them\n";
+        fetch or copy it again, and replace files by renaming instead of overwriting them; if it was a file of packed \
+        weights, the next start makes it anew\n";
     /// `EX_IOERR` of sysexits.h.
     const EXIT_CODE: libc::c_int = 74;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlxcel_platform::large_pages;
 
-use crate::mapped::Mapping;
+use crate::mapped::{Mapping, Origin};
 
 /// Owned buffers begin at a multiple of this, so that a kernel may use aligned loads.
 const ALIGNMENT: usize = 64;
@@ -66,6 +66,14 @@ impl Bytes {
         matches!(self.owner, Owner::Mapped(_))
     }
 
+    /// The file that the bytes lie in, and where they begin there.
+    pub fn origin(&self) -> Option<(&Origin, usize)> {
+        match &self.owner {
+            Owner::Mapped(mapping) => mapping.origin().map(|origin| (origin, self.range.start)),
+            Owner::Owned(_) => None,
+        }
+    }
+
     /// Says that the bytes will hardly be read again, so that the memory of a file's pages can be had by others.
     pub fn release(&self) {
         if let Owner::Mapped(mapping) = &self.owner {
@@ -110,6 +118,18 @@ mod tests {
             assert_eq!(&bytes[..length], &piece[..]);
             assert_eq!(&bytes[length..], b"end");
         }
+    }
+
+    #[test]
+    fn bytes_of_a_file_know_where_they_come_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let bytes = Bytes::mapped(Mapping::open(&path).unwrap(), 2..8).slice(1..3);
+        let (origin, at) = bytes.origin().unwrap();
+        assert_eq!((&origin.path, at), (&path.canonicalize().unwrap(), 3));
+        assert_eq!(origin.stamp, mlxcel_platform::files::stamp(&std::fs::metadata(&path).unwrap()));
+        assert_eq!(Bytes::copied(&[&bytes]).origin(), None);
     }
 
     #[test]

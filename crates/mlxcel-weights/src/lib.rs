@@ -24,6 +24,7 @@ pub use checkpoint::{Checkpoint, Kind};
 pub use config::{Packing, QuantConfig};
 pub use error::WeightsError;
 pub use gguf::{GgufArray, GgufMetadata, GgufValue};
+pub use mapped::Origin;
 pub use mlxcel_platform::mapping::install_truncation_guard;
 pub use quant::RowDecoder;
 pub use tensor::{TensorInfo, WeightTensor};

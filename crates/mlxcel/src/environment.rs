@@ -19,6 +19,10 @@ pub fn about_models() -> impl Iterator<Item = &'static str> {
 /// In the order of the documentation: models first, then chats and the terminal.
 pub const VARIABLES: &[Variable] = &[
     variable("MLXCEL_CACHE", "The folder where fetched models are kept."),
+    variable(
+        "MLXCEL_PACKED_CACHE",
+        "The folder where the cpu engine keeps packed weights where --packed-cache is not given; off: nowhere.",
+    ),
     variable("XDG_CACHE_HOME", "Without MLXCEL_CACHE, models are kept in the folder mlxcel below this one."),
     variable("LOCALAPPDATA", "The same on Windows, and for what is kept of a chat."),
     variable(

@@ -287,7 +287,13 @@ fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
             (DType::I8, Products::Fast),
         ] {
             let engine = |threads: usize| {
-                CpuEngine::new(CpuOptions { threads: Some(threads), level: Some(level), products }).unwrap()
+                CpuEngine::new(CpuOptions {
+                    threads: Some(threads),
+                    level: Some(level),
+                    products,
+                    ..CpuOptions::default()
+                })
+                .unwrap()
             };
             let whole = long(&engine(1), cache, &[0]);
             for threads in [1, 2, 5] {
@@ -304,7 +310,8 @@ fn a_long_sequence_does_not_depend_on_chunks_or_threads() {
 fn tiled() -> Option<[CpuEngine; 2]> {
     let level = SimdLevel::available().into_iter().find(|&l| l == SimdLevel::Amx)?;
     Some([Products::Fast, Products::Exact].map(|products| {
-        CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level), products }).unwrap()
+        CpuEngine::new(CpuOptions { threads: Some(2), level: Some(level), products, ..CpuOptions::default() })
+            .unwrap()
     }))
 }
 

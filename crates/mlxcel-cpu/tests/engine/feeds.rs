@@ -66,7 +66,7 @@ impl Block {
                 weights.add(&format!("{name}_bias"), biases[i].clone());
             }
         }
-        let options = CpuOptions { threads: Some(2), level: Some(level), products };
+        let options = CpuOptions { threads: Some(2), level: Some(level), products, ..CpuOptions::default() };
         CpuEngine::new(options).unwrap().compile(&self.graph(), &weights, &Bindings::new()).unwrap()
     }
 

@@ -20,7 +20,7 @@ fn graph(w: &WeightTensor) -> Graph {
 }
 
 fn compiled(products: Products, level: SimdLevel, w: &WeightTensor) -> Box<dyn Program> {
-    let options = CpuOptions { threads: Some(2), level: Some(level), products };
+    let options = CpuOptions { threads: Some(2), level: Some(level), products, ..CpuOptions::default() };
     let mut weights = Weights::default();
     weights.add("w", w.clone());
     CpuEngine::new(options).unwrap().compile(&graph(w), &weights, &Bindings::new()).unwrap()

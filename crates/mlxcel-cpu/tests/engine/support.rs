@@ -76,7 +76,8 @@ pub fn engines_with(products: Products) -> Vec<CpuEngine> {
     let all = SimdLevel::available();
     let make = |(i, level): (usize, &SimdLevel)| {
         let threads = Some(if i % 2 == 0 { 3 } else { 1 });
-        CpuEngine::new(CpuOptions { threads, level: Some(*level), products }).unwrap()
+        CpuEngine::new(CpuOptions { threads, level: Some(*level), products, ..CpuOptions::default() })
+            .unwrap()
     };
     all.iter().enumerate().map(make).collect()
 }

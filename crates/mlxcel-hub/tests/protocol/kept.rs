@@ -1,12 +1,13 @@
 //! What is listed, and what is removed and what never is.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use crate::{
     server::{COMMIT, Repository, Server, cut},
     support::*,
 };
-use mlxcel_hub::{Error, Hub, Place};
+use mlxcel_hub::{Error, Event, Hub, Place, Settings};
+use mlxcel_platform::files;
 
 fn names(hub: &Hub) -> Vec<(String, bool)> {
     hub.kept().into_iter().map(|kept| (kept.name, kept.is_whole)).collect()
@@ -40,6 +41,49 @@ fn what_is_fetched_is_listed_and_what_is_removed_is_gone() {
     assert_eq!(files(&machine.cache().join("models")), Vec::<String>::new());
     assert!(machine.staged().is_empty());
     assert_eq!(fs::read(hub.resolve("tiny/model").unwrap()).unwrap(), b"four", "and can be fetched again");
+}
+
+#[test]
+fn what_was_packed_of_a_model_is_counted_and_goes_with_it() {
+    let (machine, server) = (Machine::new(), Server::honest(Repository::safetensors()));
+    let hub = machine.hub(&server);
+    let folder = hub.resolve("tiny/model").unwrap();
+    let bytes = hub.kept()[0].bytes;
+    let packed = |path: &Path| machine.cache().join("packed").join(files::key(&path.canonicalize().unwrap()));
+    let (ours, other) = (packed(&folder.join("model.safetensors")), packed(machine.root.path()));
+    for folder in [&ours, &other] {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("x.panels"), [0; 1000]).unwrap();
+    }
+    assert_eq!(hub.kept()[0].bytes, bytes + 1000);
+    remove(&hub, "tiny/model");
+    assert!(!ours.exists() && other.exists());
+    let settings = Settings { packed: Some(machine.at("elsewhere")), ..machine.settings(&server.address) };
+    let hub = Hub::new(settings, |_: Event<'_>| {});
+    hub.resolve("tiny/model").unwrap();
+    fs::rename(machine.cache().join("packed"), machine.at("elsewhere")).unwrap();
+    fs::rename(machine.at("elsewhere").join(other.file_name().unwrap()), {
+        machine.at("elsewhere").join(ours.file_name().unwrap())
+    })
+    .unwrap();
+    assert_eq!(hub.kept()[0].bytes, bytes + 1000, "where the settings say");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_of_hugging_faces_cache_lead_to_what_was_packed() {
+    let machine = Machine::new();
+    let model = machine.at("hf/models--tiny--model");
+    let (snapshot, blobs) = (model.join("snapshots").join(COMMIT), model.join("blobs"));
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join("0123"), b"theirs").unwrap();
+    std::os::unix::fs::symlink("../../blobs/0123", snapshot.join("m.gguf")).unwrap();
+    let before = machine.offline().kept()[0].bytes;
+    let folder = machine.cache().join("packed").join(files::key(&blobs.join("0123").canonicalize().unwrap()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("x.panels"), [0; 1000]).unwrap();
+    assert_eq!(machine.offline().kept()[0].bytes, before + 1000);
 }
 
 #[test]

@@ -1,11 +1,18 @@
 //! The engine that runs on the processor, and its arguments.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
+use mlxcel_cpu::{Complain, CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_engine::Engine as _;
+use mlxcel_hub::{PACKED_OFF, Settings};
 
 use super::Listed;
+use crate::say;
+
+/// What is not kept costs time at the next start, not the answer.
+const COMPLAIN: Complain = |error| say(&format!("note: {error}"));
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct CpuArgs {
@@ -15,6 +22,10 @@ pub struct CpuArgs {
     /// The instructions that the cpu engine uses, of those this machine has [default: the fastest].
     #[arg(long, value_name = "LEVEL", value_parser = simd_level)]
     pub simd: Option<SimdLevel>,
+    /// The folder where the cpu engine keeps packed weights, which take as much room as the model, so that it starts sooner the
+    /// next time; off keeps none [default: packed in the cache].
+    #[arg(long, value_name = "DIR")]
+    pub packed_cache: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -39,7 +50,17 @@ pub fn open(arguments: &CpuArgs, threads: Option<usize>) -> Result<CpuEngine> {
         ProductsName::Fast => Products::Fast,
         ProductsName::Exact => Products::Exact,
     };
-    Ok(CpuEngine::new(CpuOptions { threads, level: arguments.simd, products })?)
+    let (level, packed) = (arguments.simd, packed_folder(arguments));
+    let complain = Some(COMPLAIN);
+    Ok(CpuEngine::new(CpuOptions { threads, level, products, packed, complain })?)
+}
+
+/// What the arguments say, else the environment; a machine without a cache keeps nothing.
+fn packed_folder(arguments: &CpuArgs) -> Option<PathBuf> {
+    match &arguments.packed_cache {
+        Some(folder) => Some(folder.clone()).filter(|folder| folder.as_os_str() != PACKED_OFF),
+        None => Settings::from_env().ok()?.packed,
+    }
 }
 
 pub fn list(threads: Option<usize>) -> Result<Vec<Listed>> {

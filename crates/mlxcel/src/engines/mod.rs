@@ -106,7 +106,11 @@ pub fn open(arguments: &EngineArgs) -> Result<Box<dyn Engine>> {
 
 /// Flags of one engine change nothing of another; variables, which stay set, are not spoken of.
 fn say_what_is_unused(arguments: &EngineArgs) {
-    let of_cpu = [("--threads", arguments.threads.is_some()), ("--simd", arguments.cpu.simd.is_some())];
+    let of_cpu = [
+        ("--threads", arguments.threads.is_some()),
+        ("--simd", arguments.cpu.simd.is_some()),
+        ("--packed-cache", arguments.cpu.packed_cache.is_some()),
+    ];
     let of_both = [("--products", arguments.cpu.products != cpu::ProductsName::default())];
     let of_cuda = [("--gpu-memory", arguments.cuda.gpu_memory.is_some())];
     let unused = |flags: &[(&str, bool)], engine: &str| {

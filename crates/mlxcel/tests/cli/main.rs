@@ -11,6 +11,7 @@ mod inspect;
 mod list;
 mod llama_cpp;
 mod mlx;
+mod packed;
 mod parallel;
 mod real_models;
 mod reference;

@@ -2,8 +2,11 @@
 
 use std::fs;
 
+use mlxcel_platform::files;
+
 use crate::download::Machine;
 use crate::server::{COMMIT, Repository, Server};
+use crate::support::finished;
 
 fn quantisations() -> Server {
     let files: [(&str, &[u8]); 2] = [("m-Q4_K_M.gguf", &[4; 4000]), ("m-Q8_0.gguf", &[8; 8000])];
@@ -34,6 +37,31 @@ fn what_is_removed_is_said_with_what_it_frees() {
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (Some(0), expected, ""));
     let done = machine.run(&server.address, &["rm", "--yes", "tiny/model"]);
     assert_eq!(done.stderr, "error: tiny/model is not in the cache; `mlxcel list` shows what is\n");
+}
+
+#[test]
+fn what_was_packed_of_a_model_is_listed_and_removed_with_it() {
+    let (machine, server) = (Machine::new(), quantisations());
+    let run = |arguments: &[&str]| {
+        let mut command = machine.mlxcel(&server.address, arguments);
+        command.env_remove("MLXCEL_PACKED_CACHE");
+        finished(command.output().expect("the binary runs"))
+    };
+    let fetch = |model: &str| {
+        let path = run(&["download", model]).stdout;
+        fs::canonicalize(path.trim_end()).expect("it is there")
+    };
+    let [four, eight] = ["tiny/model:Q4_K_M", "tiny/model:Q8_0"].map(fetch).map(|path| {
+        let folder = machine.at("cache/packed").join(files::key(&path));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("x.panels"), [0; 5000]).expect("a file");
+        folder
+    });
+    let listed = run(&["list"]).stdout;
+    assert!(listed.contains("9.0 kB") && listed.contains("13.0 kB"), "{listed}");
+    let done = run(&["rm", "--yes", "tiny/model:Q4_K_M"]);
+    assert_eq!((done.code, done.stdout.as_str()), (Some(0), "removed tiny/model:Q4_K_M (9.0 kB)\n"));
+    assert!(!four.exists() && eight.exists());
 }
 
 #[test]

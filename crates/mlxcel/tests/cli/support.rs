@@ -17,6 +17,8 @@ pub fn mlxcel(arguments: &[&str]) -> Command {
     for variable in colours.iter().chain(&engines) {
         command.env_remove(variable);
     }
+    // What tests pack is of no use to anybody else.
+    command.env("MLXCEL_PACKED_CACHE", "off");
     command
 }
 

@@ -42,7 +42,7 @@ impl Terminal {
         let arguments = arguments.iter().map(quoted).collect::<Vec<_>>().join(" ");
         let binary = quoted(&env!("CARGO_BIN_EXE_mlxcel"));
         let line = format!(
-            "export TERM={term} MLXCEL_HISTORY=history LC_ALL=C.UTF-8; unset NO_COLOR CLICOLOR CLICOLOR_FORCE; (echo \
+            "export TERM={term} MLXCEL_HISTORY=history MLXCEL_PACKED_CACHE=off LC_ALL=C.UTF-8; unset NO_COLOR CLICOLOR CLICOLOR_FORCE; (echo \
              $BASHPID > pid; exec {binary} run {arguments}); echo \"code $?\"; stty -a > stty; echo done; cat"
         );
         let terminal = Terminal { server: tempfile::tempdir().expect("a temporary folder"), folder };

@@ -29,6 +29,8 @@ mod gated;
 mod many;
 mod pack;
 mod part;
+#[cfg(test)]
+mod pinned;
 #[cfg_attr(not(target_arch = "x86_64"), path = "untiled.rs")]
 mod tiled;
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +54,7 @@ use self::tiled::STEP;
 pub(crate) use self::tiled::gated;
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
-use crate::memory::Buffer;
+use crate::memory::Memory;
 use crate::simd::SimdLevel;
 use crate::view::Shared;
 use crate::weight::Rows;
@@ -73,7 +75,17 @@ pub(crate) struct Packed {
     cols: usize,
     panels: usize,
     panel_bytes: usize,
-    data: Buffer,
+    data: Memory,
+}
+
+/// What a weight in panels is like, which is known before there are any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    numbers: Numbers,
+    cols: usize,
+    rows: usize,
+    pub(crate) panels: usize,
+    pub(crate) panel_bytes: usize,
 }
 
 /// What panels hold.
@@ -100,38 +112,67 @@ impl Numbers {
     }
 }
 
-impl Packed {
-    /// Whether weights of this type are packed at this level.
-    pub(crate) fn suits(level: SimdLevel, dtype: DType) -> bool {
-        Numbers::of(level, dtype).is_some()
+impl Form {
+    /// The place of everything in panels. Raised when it changes, since panels are also kept in files.
+    pub(crate) const LAYOUT: u32 = 1;
+
+    /// `None` if weights of this type are not packed at this level, or there is nothing in them.
+    pub(crate) fn of(level: SimdLevel, dtype: DType, (rows, cols): (usize, usize)) -> Option<Self> {
+        let numbers = Numbers::of(level, dtype).filter(|_| rows > 0 && cols > 0)?;
+        let (panels, panel_bytes) = (rows.div_ceil(ROWS), numbers.panel_bytes(cols));
+        Some(Form { numbers, cols, rows, panels, panel_bytes })
     }
 
-    /// Packs `n` rows. The type must suit the level. `done` is called now and then, when the rows so far are not needed
-    /// any more.
+    pub(crate) fn bytes(&self) -> usize {
+        self.panels * self.panel_bytes
+    }
+
+    /// Whether panels hold codes, which are the same at every level that has them.
+    pub(crate) fn has_codes(&self) -> bool {
+        matches!(self.numbers, Numbers::Codes(_))
+    }
+
+    /// Packs the rows of one panel to bytes that are zero.
+    pub(crate) fn pack(&self, rows: &Rows<'_>, panel: usize, to: &mut [u8]) {
+        let range = panel * ROWS..((panel + 1) * ROWS).min(self.rows);
+        // SAFETY: a form is only made for levels that the machine has and that have byte products.
+        unsafe { simply(Packing { numbers: &self.numbers, rows, range, to }) };
+    }
+}
+
+impl Packed {
+    /// Packs rows of a form. `done` is called now and then, when the rows so far are not needed any more.
     pub(crate) fn new(
         ctx: &Context,
+        form: Form,
         rows: &Rows<'_>,
-        n: usize,
         done: impl Fn(),
     ) -> Result<Self, EngineError> {
-        let numbers = Numbers::of(ctx.level, rows.dtype).expect("only types that suit are packed");
-        let (cols, panels) = (rows.cols, n.div_ceil(ROWS));
-        let panel_bytes = numbers.panel_bytes(cols);
-        let data = ctx.slabs.zeroed(panels * panel_bytes, "packed weights")?;
+        let Form { panels, panel_bytes, .. } = form;
+        let data = ctx.slabs.zeroed(form.bytes(), "packed weights")?;
         let to = Shared(data.ptr());
         let pack = |panel: usize| {
             // SAFETY: every panel lies in the buffer, and one task writes it.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at(panel * panel_bytes), panel_bytes) };
-            let range = panel * ROWS..((panel + 1) * ROWS).min(n);
-            // SAFETY: the machine has the level, and types only suit levels with byte products.
-            unsafe { simply(Packing { numbers: &numbers, rows, range, to }) };
+            form.pack(rows, panel, to);
         };
         let at_once = (PACKED_AT_ONCE / panel_bytes.max(1)).max(1);
         for first in (0..panels).step_by(at_once) {
             ctx.threads.each(at_once.min(panels - first), |panel| pack(first + panel));
             done();
         }
-        Ok(Packed { numbers, cols, panels, panel_bytes, data })
+        Ok(Self::of(form, Memory::Own(data)))
+    }
+
+    /// Panels of a form that are there already, as many bytes as it has.
+    pub(crate) fn of(form: Form, data: Memory) -> Self {
+        let Form { numbers, cols, panels, panel_bytes, .. } = form;
+        Packed { numbers, cols, panels, panel_bytes, data }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn data(&self) -> &Memory {
+        &self.data
     }
 
     /// Fills the sink with the products of all tokens and `n` rows from `first` on, a multiple of the rows of a panel.
@@ -170,7 +211,7 @@ impl Packed {
     }
 
     fn panel(&self, panel: usize) -> *const u8 {
-        self.data.ptr().wrapping_add(panel * self.panel_bytes).cast_const()
+        self.data.ptr().wrapping_add(panel * self.panel_bytes)
     }
 }
 
