@@ -74,6 +74,9 @@ impl Contest<'_> {
                     let threads = self.run_ours(files.path(row.ours), (index, column, test), &mut results)?;
                     let theirs = self.run_theirs(files.path(row.theirs), test, threads)?;
                     results.rows[index].theirs[column].extend(theirs);
+                    if let Some((ours, theirs)) = results.rows[index].speeds(column) {
+                        eprintln!("xtask: {}: {ours:.1} and {theirs:.1} tokens a second", COLUMNS[column]);
+                    }
                 }
             }
         }
@@ -126,7 +129,8 @@ impl Contest<'_> {
         let (prompt, made) = if kind == "pp" { (tokens, 0) } else { (0, tokens) };
         let numbers = [("-p", prompt), ("-n", made), ("-d", depth), ("-b", sequences), ("-r", REPETITIONS)];
         let mut command = Command::new(&self.ours);
-        command.args(["bench", "-o", "json", "-m"]).arg(model);
+        // What is kept changes no speed, and the user's cache has other things to keep.
+        command.args(["bench", "-o", "json", "--packed-cache", "off", "-m"]).arg(model);
         for (flag, number) in numbers {
             command.arg(flag).arg(number.to_string());
         }
