@@ -3,7 +3,10 @@
 //!
 //! Algorithm, layout and order are those of [`super::tile`], with a pair of elements in the place of one.
 //!
-//! Measured on two cores of a Zen 5: bare products 2.0 times as fast as those of `f32`.
+//! Measured on two cores of a Zen 5: bare products 2.0 times as fast as those of `f32`, whole prompts 700 to 720 GFLOP/s where
+//! widened rows made 370 to 410.
+//!
+//! Checked against `f32` tokens with the same rows.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;

@@ -2,7 +2,7 @@
 //! the machine read in one stream.
 //!
 //! Algorithm: there are two. Codes of quantised weights are multiplied as whole numbers with activations of 24 bits, or
-//! 16 where that is enough, which is exact inside a group (`dots` for few tokens, `bytes` for many). `bf16` weights are
+//! 16 where that is enough, which is exact inside a group (`dots` for few tokens, for many `bytes` in tiles and `many` without). `bf16` weights are
 //! multiplied in tiles (`tiles`), with `f32` activations in two halves. Tokens that may be rounded take the tiles with
 //! one half, and codes are decoded to `bf16` for them, block by block; where there are no tiles, they are multiplied
 //! as whole numbers of eight bits. Layout: see `pack`.
