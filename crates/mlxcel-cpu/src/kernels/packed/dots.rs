@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use super::activations::Activations;
 use super::codes::{Bits, Factors, Rare, Table, Unit};
-use super::format::{BLOCK, Codes, Format, GROUPS, ROWS, UNIT};
+use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 use super::part::{Part, Task, at, lanes};
 use crate::kernels::prefetch;
 use crate::simd::{Simd, SimdLevel};
@@ -63,8 +63,15 @@ impl Reading {
     }
 }
 
-/// The scale of a block whose groups have their own.
-static ONE: f32 = 1.0;
+fn is_amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
 
 /// The sums of every token, each for all rows of a panel.
 type Sums = [[f32; ROWS]; TOKENS];
@@ -91,16 +98,6 @@ impl Room {
     pub(super) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> R {
         ROOM.with_borrow_mut(work)
     }
-}
-
-fn is_amd() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 impl Product<'_> {
@@ -217,7 +214,9 @@ impl Product<'_> {
             let groups = first..all.min(first + each);
             // To find where a token's elements and sums of a group lie takes divisions; those of the next one are near.
             let places = token.map(|t| (x.limbs(t, groups.start), x.sums(t, groups.start)));
-            let scales = token.map(|t| if BYTES == 1 { &raw const ONE } else { x.scales(t, block) });
+            // A token of one byte has a scale for every group instead.
+            // SAFETY: tokens have a scale for every block.
+            let scales = token.map(|t| if BYTES == 1 { 1.0 } else { unsafe { *x.scales(t, block) } });
             let mut coming = Coming::new(&from, (self.panels.len(), ahead));
             for (from, out) in from.iter_mut().zip(&mut room.sums).take(self.panels.len()) {
                 // SAFETY: a panel is a sequence of blocks; the tokens have as many elements.
@@ -230,11 +229,10 @@ impl Product<'_> {
                         &mut coming,
                     );
                     for t in 0..T.min(tokens.len()) {
-                        let scale = *scales[t];
+                        let scale = P::Floats::splat(scales[t]);
                         for n in 0..N {
                             let sum = out[tokens.start + t].as_mut_ptr().add(n * lanes::<P>());
-                            let total =
-                                P::Floats::fma(part[t][n], P::Floats::splat(scale), P::Floats::load(sum));
+                            let total = P::Floats::fma(part[t][n], scale, P::Floats::load(sum));
                             P::Floats::store(sum, total);
                         }
                     }
@@ -266,16 +264,14 @@ impl Product<'_> {
             factors.read::<P::Floats>(format, *from, groups.len());
             coming.fetch(format.scale_bytes(groups.len()));
             *from = from.add(format.scale_bytes(groups.len()));
-            assert!(groups.len() <= GROUPS, "one block at a time");
-            let (scales, biases) = (factors.scales.as_ptr(), factors.biases.as_ptr());
-            for (g, group) in groups.enumerate() {
+            for ((scales, biases), group) in factors.scales.iter().zip(&factors.biases).zip(groups) {
                 let dots = self.dots::<U, P, N, T, BYTES>(unit, *from, limbs, coming);
                 *from = from.add(bytes);
                 limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
                 for n in 0..N {
                     let row = n * lanes::<P>();
-                    let scale = P::Floats::load(scales.add(g).cast::<f32>().add(row));
-                    let bias = P::Floats::load(biases.add(g).cast::<f32>().add(row));
+                    let scale = P::Floats::load(scales.as_ptr().add(row));
+                    let bias = P::Floats::load(biases.as_ptr().add(row));
                     for t in 0..T {
                         let sum = P::Floats::splat(*sums[t]);
                         let mut dot = joined::<P, N, BYTES>(&dots[t], n);
