@@ -30,7 +30,7 @@ pub struct CpuArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductsName {
-    /// With cpu a prompt in bf16 (tiles) or in 8 bits, the token from which the next is drawn in 16 bits.
+    /// With cpu a prompt in bf16 (tiles, pairs) or in 8 bits, the token from which the next is drawn in 16 bits.
     #[default]
     Fast,
     /// As exact as f32; with cuda, in the type of the activations, the same to the last bit in any company.
