@@ -8,6 +8,37 @@ use super::{Simd, SimdLevel};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512;
 
+impl Avx512 {
+    /// `1 / (1 + e^-x)`. A division takes as long as all of this.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(crate) fn sigmoid(x: __m512) -> __m512 {
+        // From here on the exponential is nothing beside 1, and there what is left has no exponent of its own.
+        const MOST: f32 = 104.0;
+        const LEAST: f32 = -88.0;
+        const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+        const LN2_HIGH: f32 = 0.693_359_4;
+        const LN2_LOW: f32 = -2.121_944_4e-4;
+        // `(e^r - 1) / r` for half of the logarithm of 2 on both sides of zero, at the nodes of Chebyshev's polynomials.
+        const FACTORS: [f32; 6] = [0.001_393_364_1, 0.008_369_148, 0.041_666_463, 0.166_665_05, 0.5, 1.0];
+        let (one, all) = (_mm512_set1_ps(1.0), _mm512_set1_ps);
+        // What is no number stays so: it is the second operand.
+        let c = _mm512_min_ps(all(MOST), x);
+        let n = _mm512_sub_ps(_mm512_fmadd_ps(c, all(-std::f32::consts::LOG2_E), all(ROUND)), all(ROUND));
+        let r = _mm512_fnmadd_ps(n, all(LN2_LOW), _mm512_fnmsub_ps(n, all(LN2_HIGH), c));
+        let mut p = all(FACTORS[0]);
+        for factor in &FACTORS[1..] {
+            p = _mm512_fmadd_ps(p, r, all(*factor));
+        }
+        let d = _mm512_add_ps(_mm512_scalef_ps(_mm512_fmadd_ps(p, r, one), n), one);
+        // The reciprocal to fourteen bits, and Newton's step to twice as many.
+        let y = _mm512_rcp14_ps(d);
+        let is_some = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, all(LEAST));
+        let rest = _mm512_fnmadd_ps(d, y, one);
+        _mm512_maskz_mov_ps(is_some, _mm512_fmadd_ps(y, rest, y))
+    }
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     const LEVEL: SimdLevel = SimdLevel::Avx512;
@@ -117,5 +148,17 @@ impl Simd for Avx512 {
             _mm_storeu_ps(out.as_mut_ptr(), sums);
         }
         out
+    }
+
+    #[inline(always)]
+    fn sigmoids(numbers: &mut [f32]) {
+        for some in numbers.chunks_mut(16) {
+            let mask = (u32::MAX >> (32 - some.len())) as __mmask16;
+            // SAFETY: only reached through dispatch, which checked the features; the mask has as many lanes as there are numbers.
+            unsafe {
+                let x = _mm512_maskz_loadu_ps(mask, some.as_ptr());
+                _mm512_mask_storeu_ps(some.as_mut_ptr(), mask, Avx512::sigmoid(x));
+            }
+        }
     }
 }

@@ -15,6 +15,8 @@ mod portable;
 
 use std::fmt;
 
+use crate::math;
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
@@ -228,6 +230,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn lookup(table: &[u8; 16], codes: [u8; 16]) -> [u8; 16];
     /// The sums of four vectors, each in one fixed order.
     fn sums(v: [Self::F; 4]) -> [f32; 4];
+    /// The sigmoids of numbers in place, each whatever the others are.
+    #[inline(always)]
+    fn sigmoids(numbers: &mut [f32]) {
+        numbers.iter_mut().for_each(|x| *x = math::sigmoid::<Self>(*x));
+    }
 }
 
 /// The widest vector of any level; rows of operands are padded to it.

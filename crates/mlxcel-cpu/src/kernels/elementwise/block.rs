@@ -307,7 +307,7 @@ type Pair<'r, T> = (&'r [T; BLOCK], &'r [T; BLOCK]);
 fn arithmetic_f32<S: Simd>(kind: Kind, (a, b): Pair<'_, f32>, out: &mut [f32]) {
     match kind {
         Kind::Unary(UnaryOp::Exp) => map(a, out, math::exp),
-        Kind::Unary(UnaryOp::Sigmoid) => map(a, out, math::sigmoid::<S>),
+        Kind::Unary(UnaryOp::Sigmoid) => sigmoids::<S>(a, out, |x| x),
         Kind::Unary(UnaryOp::Tanh) => map(a, out, math::tanh),
         Kind::Unary(UnaryOp::Erf) => map(a, out, math::erf),
         Kind::Unary(UnaryOp::Sin) => angles(a, out, |x| math::sin_cos(x).0, f64::sin),
@@ -345,19 +345,35 @@ fn angles(a: &[f32; BLOCK], out: &mut [f32], fast: impl Fn(f32) -> f32, exact: i
     }
 }
 
+/// The sigmoids of what `inner` makes of numbers.
+#[inline(always)]
+fn sigmoids<S: Simd>(a: &[f32], out: &mut [f32], inner: impl Fn(f32) -> f32) {
+    map(a, out, inner);
+    S::sigmoids(out);
+}
+
+/// Numbers times such sigmoids.
+#[inline(always)]
+fn gated_by_sigmoid<S: Simd>(a: &[f32], out: &mut [f32], inner: impl Fn(f32) -> f32) {
+    sigmoids::<S>(a, out, inner);
+    for (o, x) in out.iter_mut().zip(a) {
+        *o *= x;
+    }
+}
+
 #[inline(always)]
 pub(in crate::kernels) fn activate<S: Simd>(kind: Activation, a: &[f32], out: &mut [f32]) {
     let relu = |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 };
     match kind {
         Activation::Relu => map(a, out, relu),
         Activation::Relu2 => map(a, out, |x| relu(x) * relu(x)),
-        Activation::Silu => map(a, out, |x| x * math::sigmoid::<S>(x)),
+        Activation::Silu => gated_by_sigmoid::<S>(a, out, |x| x),
         Activation::Gelu => map(a, out, |x| x * 0.5 * (math::erf(x * std::f32::consts::FRAC_1_SQRT_2) + 1.0)),
         Activation::GeluTanh => map(a, out, |x| {
             let inner = (x + x * x * x * 0.044_715) * 0.797_884_6;
             x * 0.5 * (math::tanh(inner) + 1.0)
         }),
-        Activation::QuickGelu => map(a, out, |x| x * math::sigmoid::<S>(1.702 * x)),
+        Activation::QuickGelu => gated_by_sigmoid::<S>(a, out, |x| 1.702 * x),
         Activation::Softplus => map(a, out, |x| relu(x) + (-x.abs()).exp().ln_1p()),
     }
 }

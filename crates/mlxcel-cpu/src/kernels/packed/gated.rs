@@ -79,17 +79,24 @@ impl Gate<'_> {
 /// The machine must have the features; all sums and what is there of biases must be readable, and `to` have room.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn multiply(kind: Activation, sums: [*const f32; 2], biases: [*const f32; 2], to: *mut u16) {
-    let (mut gate, mut activated) = ([0.0; TOGETHER * ROWS], [0.0; TOGETHER * ROWS]);
     // SAFETY: as the caller promises.
     unsafe {
-        for line in 0..TOGETHER {
-            let sums = biased(sums[0].add(line * ROWS), biases[0]);
-            _mm512_storeu_ps(gate[line * ROWS..][..ROWS].as_mut_ptr(), sums);
+        let mut gates = [_mm512_setzero_ps(); TOGETHER];
+        for (line, gate) in gates.iter_mut().enumerate() {
+            *gate = biased(sums[0].add(line * ROWS), biases[0]);
         }
-        activate::<Avx512>(kind, &gate, &mut activated);
-        for line in 0..TOGETHER {
-            let activated = _mm512_loadu_ps(activated[line * ROWS..][..ROWS].as_ptr());
-            let product = _mm512_mul_ps(activated, biased(sums[1].add(line * ROWS), biases[1]));
+        if kind == Activation::Silu {
+            for gate in &mut gates {
+                *gate = _mm512_mul_ps(Avx512::sigmoid(*gate), *gate);
+            }
+        } else {
+            let mut activated = [0.0; TOGETHER * ROWS];
+            let numbers: [f32; TOGETHER * ROWS] = std::mem::transmute(gates);
+            activate::<Avx512>(kind, &numbers, &mut activated);
+            gates = std::mem::transmute(activated);
+        }
+        for (line, gate) in gates.into_iter().enumerate() {
+            let product = _mm512_mul_ps(gate, biased(sums[1].add(line * ROWS), biases[1]));
             let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(product));
             _mm256_storeu_si256(to.add(line * STEP).cast(), rounded);
         }
