@@ -6,7 +6,7 @@ use mlxcel_engine::weights::{Bytes, RowDecoder, WeightTensor};
 use mlxcel_ir::DType;
 
 use crate::context::Context;
-use crate::kernels::linear::{Store, decode, is_fast, rounds};
+use crate::kernels::linear::{Store, decode, is_fast, suit};
 use crate::kernels::packed::{Form, Packed};
 use crate::simd::{Simd, SimdLevel};
 use crate::stored::Stored;
@@ -90,7 +90,7 @@ impl Matrix {
 
     /// Whether products of rounded tokens have a kernel of their own.
     pub(crate) fn rounds(&self, level: SimdLevel) -> bool {
-        self.packed().map_or_else(|| rounds(level, self.dtype, self.cols()), |packed| packed.rounds(level))
+        self.packed().map_or_else(|| suit(level, self.dtype, self.cols()), |packed| packed.rounds(level))
     }
 
     /// The dense array; nothing if the type is packed or [`Matrix::make_dense`] was needed and not called.

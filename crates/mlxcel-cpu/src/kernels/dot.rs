@@ -64,7 +64,7 @@ fn floats(ctx: &Context, sides: &Sides<'_>, out: &mut Out<'_>) -> Result<(), Eng
     let to = Shared(out.bytes().as_mut_ptr());
     for i in 0..count {
         let part = panel.part(i * m..(i + 1) * m);
-        let job = Job { panel: &part, rounded: None, rows: &rows, first: i * n, n };
+        let job = Job { panel: &part, paired: None, rows: &rows, first: i * n, n };
         each_tile(ctx, &job, &|t, row, sum| {
             super::linear::store(to, ((i * m + t) * n + row) * size, dtype, sum)
         });

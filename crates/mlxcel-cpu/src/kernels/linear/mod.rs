@@ -23,15 +23,15 @@ mod tile;
 use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
-use crate::context::{Context, Operand};
+use crate::context::{Context, Operand, Products};
 use crate::lanes::{Lane, indices};
 use crate::roles::Roles;
 use crate::view::{Out, Shared};
 use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
 pub(crate) use feed::Feed;
-pub(crate) use pairs::{Rounded, rounds};
-pub(crate) use panel::Panel;
+pub(crate) use pairs::{Paired, suit};
+pub(crate) use panel::{Halves, Panel};
 pub(crate) use tile::k_step;
 use tile::{Product, WORK};
 
@@ -64,22 +64,20 @@ pub(crate) fn linear(
             Rows::of_view(&dense.view)
         }
     };
-    let finish = &|row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
-    let job = Job { panel: &panel, rounded: None, rows: &rows, first: 0, n };
-    let Some(exact) = panel.exact.as_ref().filter(|_| rounds(ctx.level, rows.dtype, rows.cols)) else {
-        multiply(ctx, &job, (out, 0), finish);
-        return Ok(());
-    };
-    // Every token first, since the exact ones are fewer; they are put again.
-    if exact.iter().map(|run| run.len()).sum::<usize>() < panel.tokens {
-        let rounded = Rounded::new(ctx, &panel, &rows)?;
-        multiply(ctx, &Job { rounded: Some(&rounded), ..job }, (out, 0), finish);
+    let finish = |row: usize, sum: f32| bias.as_ref().map_or(sum, |b| sum + b[row]);
+    let stored = (&rows, 0, n);
+    match out.dtype {
+        DType::F32 => {
+            let to = Shared(out.slice::<f32>().as_mut_ptr());
+            each_sum(ctx, &panel, stored, &|t, row, sum| put(to, t * n + row, finish(row, sum)))
+        }
+        dtype => {
+            let size = out.size();
+            let to = Shared(out.bytes().as_mut_ptr());
+            let put = |t, row, sum| store(to, (t * n + row) * size, dtype, finish(row, sum));
+            each_sum(ctx, &panel, stored, &put)
+        }
     }
-    for run in exact {
-        let some = panel.part(run.clone());
-        multiply(ctx, &Job { panel: &some, ..job }, (out, run.start), finish);
-    }
-    Ok(())
 }
 
 /// The tokens of a result's rows, rounded where their roles allow it.
@@ -101,34 +99,40 @@ fn panel_of<'a>(
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub(crate) panel: &'a Panel<'a>,
-    /// The same tokens rounded, if they are to be multiplied like that.
-    pub(crate) rounded: Option<&'a Rounded<'a>>,
+    /// The same tokens in `bf16`, if they are to be multiplied like that.
+    pub(crate) paired: Option<&'a Paired<'a>>,
     pub(crate) rows: &'a Rows<'a>,
     pub(crate) first: usize,
     pub(crate) n: usize,
 }
 
-/// Fills `out [tokens, n]` with the finished sums, of which the job's first token has the row `start`.
-fn multiply(
+/// Computes the products of all tokens with `n` rows from `first` on, and hands each to `emit(token, row, sum)`: of exact tokens
+/// last, since they are fewer and may be among those that were rounded before.
+fn each_sum(
     ctx: &Context,
-    job: &Job<'_>,
-    (out, start): (&mut Out<'_>, usize),
-    finish: impl Fn(usize, f32) -> f32 + Sync,
-) {
-    let n = job.n;
-    match out.dtype {
-        DType::F32 => {
-            let to = Shared(out.slice::<f32>().as_mut_ptr());
-            each_tile(ctx, job, &|t, row, sum| put(to, (start + t) * n + row, finish(row, sum)));
-        }
-        dtype => {
-            let size = out.size();
-            let to = Shared(out.bytes().as_mut_ptr());
-            each_tile(ctx, job, &|t, row, sum| {
-                store(to, ((start + t) * n + row) * size, dtype, finish(row, sum))
-            });
-        }
+    panel: &Panel<'_>,
+    (rows, first, n): (&Rows<'_>, usize, usize),
+    emit: &(impl Fn(usize, usize, f32) + Sync),
+) -> Result<(), EngineError> {
+    let job = Job { panel, paired: None, rows, first, n };
+    if ctx.products == Products::Exact || !suit(ctx.level, rows.dtype, rows.cols) {
+        each_tile(ctx, &job, emit);
+        return Ok(());
     }
+    let all = [0..panel.tokens];
+    let exact = panel.exact.as_deref().unwrap_or(&all);
+    if exact.iter().map(|run| run.len()).sum::<usize>() < panel.tokens {
+        let paired = Paired::new(ctx, panel, rows, Halves::One)?;
+        each_tile(ctx, &Job { paired: Some(&paired), ..job }, emit);
+    }
+    let halves = if panel.is_bf16 { Halves::One } else { Halves::Two };
+    for run in exact {
+        let some = panel.part(run.clone());
+        let paired = Paired::new(ctx, &some, rows, halves)?;
+        let job = Job { panel: &some, paired: Some(&paired), ..job };
+        each_tile(ctx, &job, &|t, row, sum| emit(run.start + t, row, sum));
+    }
+    Ok(())
 }
 
 /// Where runs of sums of neighbouring rows go: biased, converted, to the token's place in the result.
@@ -222,8 +226,8 @@ pub(crate) fn each_tile(ctx: &Context, job: &Job<'_>, emit: &(impl Fn(usize, usi
         let range = task * per_task..((task + 1) * per_task).min(job.n);
         WORK.with_borrow_mut(|work| {
             let product = Product { job, range, emit, work };
-            match job.rounded {
-                Some(rounded) => rounded.multiply(product),
+            match job.paired {
+                Some(paired) => paired.multiply(product),
                 None => ctx.level.dispatch(product),
             }
         });
@@ -273,11 +277,10 @@ pub(crate) fn expert_linear(
             packed.multiply(ctx, &panel, (expert * n, n), &sink)?;
             continue;
         }
-        let job = Job { panel: &panel, rounded: None, rows: &rows, first: expert * n, n };
-        each_tile(ctx, &job, &|t, row, sum| {
+        each_sum(ctx, &panel, (&rows, expert * n, n), &|t, row, sum| {
             let sum = bias.as_ref().map_or(sum, |b| sum + b[expert * n + row]);
             store(to, (places[t] * n + row) * size, dtype, sum);
-        });
+        })?;
     }
     Ok(())
 }

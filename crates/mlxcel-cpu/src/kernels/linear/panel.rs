@@ -12,6 +12,13 @@ use crate::memory::Scratch;
 use crate::simd::LANES_MAX;
 use crate::view::View;
 
+/// How many `bf16` numbers stand for an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Halves {
+    One,
+    Two,
+}
+
 /// Rows of numbers in memory that outlives the panel. Every token is exact unless it is said otherwise.
 pub(crate) struct Panel<'a> {
     base: *const f32,

@@ -151,8 +151,8 @@ impl Steps {
 
     /// For rows of half as large numbers that are read where they lie.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn of_pairs() -> Self {
-        Steps { rows: ROWS, k: 2 * K_BLOCK, direct: true, size: size_of::<u16>() }
+    pub(super) fn of_pairs(halves: usize) -> Self {
+        Steps { rows: ROWS, k: 2 * K_BLOCK / halves, direct: true, size: size_of::<u16>() }
     }
 }
 
@@ -198,7 +198,7 @@ impl<T, E: Fn(usize, usize, f32)> RowBlocks<'_, T, E> {
                     coming.fetch(turns);
                     let place = ((t - tokens.start) * ROWS + group) * S::LANES;
                     let tile = Tile::<T> {
-                        x: self.x.first.wrapping_add(t * self.x.stride + at),
+                        x: self.x.first.wrapping_add(t * self.x.stride + at * N::PARTS),
                         x_stride: self.x.stride,
                         w: std::array::from_fn(|r| pointers[group + r].cast()),
                         k: len.next_multiple_of(N::COUNT),
@@ -304,30 +304,45 @@ impl Kernel for Decode<'_> {
     }
 }
 
-/// What is multiplied: vectors of numbers, whose products are added to vectors of `f32`.
+/// What is multiplied: vectors of a row's numbers with what stands for as many of a token, whose products are added to vectors of
+/// `f32`.
 pub(super) trait Numbers<S: Simd> {
     type Number;
-    type Vector: Copy;
-    /// Numbers of a vector.
+    type Row: Copy;
+    type Token: Copy;
+    /// Numbers of a row in a vector.
     const COUNT: usize;
+    /// Numbers of a token that stand for one of them.
+    const PARTS: usize;
 
     /// # Safety
     /// A vector must be readable at `from`, and the machine have the instructions.
-    unsafe fn load(from: *const Self::Number) -> Self::Vector;
+    unsafe fn row(from: *const Self::Number) -> Self::Row;
+    /// # Safety
+    /// As for [`Self::row`], of all parts.
+    unsafe fn token(from: *const Self::Number) -> Self::Token;
     /// # Safety
     /// The machine must have the instructions.
-    unsafe fn multiplied(x: Self::Vector, w: Self::Vector, sum: S::F) -> S::F;
+    unsafe fn multiplied(x: Self::Token, w: Self::Row, sum: S::F) -> S::F;
 }
 
 struct Floats;
 
 impl<S: Simd> Numbers<S> for Floats {
     type Number = f32;
-    type Vector = S::F;
+    type Row = S::F;
+    type Token = S::F;
     const COUNT: usize = S::LANES;
+    const PARTS: usize = 1;
 
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> S::F {
+    unsafe fn row(from: *const f32) -> S::F {
+        // SAFETY: as the caller promises.
+        unsafe { S::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn token(from: *const f32) -> S::F {
         // SAFETY: as the caller promises.
         unsafe { S::load(from) }
     }
@@ -383,9 +398,9 @@ impl<T> Tile<T> {
             }
             let mut k = 0;
             while k < self.k {
-                let w: [N::Vector; R] = std::array::from_fn(|r| N::load(self.w[r].add(k)));
+                let w: [N::Row; R] = std::array::from_fn(|r| N::row(self.w[r].add(k)));
                 for (t, row) in acc.iter_mut().enumerate() {
-                    let x = N::load(self.x.add(t * self.x_stride + k));
+                    let x = N::token(self.x.add(t * self.x_stride + k * N::PARTS));
                     for (sum, w) in row.iter_mut().zip(w) {
                         *sum = N::multiplied(x, w, *sum);
                     }

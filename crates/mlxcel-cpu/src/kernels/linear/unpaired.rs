@@ -1,4 +1,4 @@
-//! Rounded tokens with rows that are not packed, on machines that have no products of pairs: there are none.
+//! Rows that are not packed on machines that have no products of pairs.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
+use super::Halves;
 use super::panel::Panel;
 use super::tile::Product;
 use crate::context::Context;
@@ -13,18 +14,18 @@ use crate::simd::SimdLevel;
 use crate::weight::Rows;
 
 /// Nothing, ever.
-pub(crate) struct Rounded<'a> {
+pub(crate) struct Paired<'a> {
     nothing: Infallible,
     life: PhantomData<&'a ()>,
 }
 
-pub(crate) fn rounds(_: SimdLevel, _: DType, _: usize) -> bool {
+pub(crate) fn suit(_: SimdLevel, _: DType, _: usize) -> bool {
     false
 }
 
-impl Rounded<'_> {
-    pub(super) fn new(_: &Context, _: &Panel<'_>, _: &Rows<'_>) -> Result<Self, EngineError> {
-        unreachable!("no level rounds")
+impl Paired<'_> {
+    pub(super) fn new(_: &Context, _: &Panel<'_>, _: &Rows<'_>, _: Halves) -> Result<Self, EngineError> {
+        unreachable!("no level has pairs")
     }
 
     pub(super) fn multiply<E>(&self, _: Product<'_, E>) {

@@ -16,8 +16,9 @@ use super::dots::Product;
 use super::format::{BLOCK, Format, ROWS};
 use super::gated::{self, Gate, Pending};
 pub(super) use super::tiles::STEP;
-use super::tiles::{Ahead, Halves, Registers, Tokens, Way};
+use super::tiles::{Ahead, Registers, Tokens, Way};
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
+use crate::kernels::linear::Halves;
 use crate::memory::Buffer;
 
 /// Panels of a task, at most.

@@ -22,6 +22,7 @@ use mlxcel_engine::EngineError;
 
 use super::format::ROWS;
 use crate::context::Context;
+use crate::kernels::linear::Halves;
 use crate::memory::Scratch;
 use crate::view::Shared;
 
@@ -205,13 +206,6 @@ impl<'a> Tokens<'a> {
         let place = tile / 2 * 2 * TOKENS * self.depth + tile % 2 * TILE;
         self.base.wrapping_add(place + start / STEP * 2 * TILE + start % STEP)
     }
-}
-
-/// How many `bf16` numbers stand for an activation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Halves {
-    One,
-    Two,
 }
 
 /// One line of a tile at all steps of `depth` elements: the numbers of the row, and zeros behind its end. The second
