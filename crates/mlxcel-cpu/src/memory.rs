@@ -24,7 +24,7 @@ const ALIGNMENT: usize = 64;
 const LARGE: usize = 8 << 20;
 
 /// The same for what is used again and again.
-const REUSED_LARGE: usize = 1 << 19;
+pub(crate) const REUSED_LARGE: usize = 1 << 19;
 
 /// Owned bytes, zero at first. Large ones cost nothing until they are touched.
 pub(crate) struct Buffer {

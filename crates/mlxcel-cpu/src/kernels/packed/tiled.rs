@@ -1,7 +1,8 @@
 //! Products in AMX tiles, panel by panel and over the threads: how weights get into tiles and sums out of them.
 //!
-//! A block of panels stays in the second-level cache, decoded if it has to be, while all tokens pass; what comes next,
-//! of tokens and of weights, is asked for meanwhile. Sums stay in tiles along `k` as far as that cache allows.
+//! Where all of `k` of many tokens fits into the second-level cache, they stay there while pairs of panels pass, decoded if they have
+//! to be. Else a block of panels stays while all tokens pass, whose sums stay in tiles along `k` as far as that cache allows. What
+//! comes next from further away is asked for meanwhile.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -19,14 +20,18 @@ pub(super) use super::tiles::STEP;
 use super::tiles::{Ahead, Registers, Tokens, Way};
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
 use crate::kernels::linear::Halves;
-use crate::memory::Buffer;
+use crate::memory::{self, Buffer};
 
 /// Panels of a task, at most.
 const TOGETHER: usize = 32;
-/// Panels of a block.
+/// Panels of a block that stays.
 const PANELS: usize = 16;
-/// Tiles of tokens that pass at a time, at most: where rows are deep, their sums wait in the second-level cache too.
+/// Tiles of tokens at a time, at most: where rows are deep, their sums wait in the second-level cache too.
 const TILES: usize = 64;
+/// Bytes of tokens that stay, at most: they leave room for what passes.
+const STAYING: usize = 1700 << 10;
+/// Tiles of tokens that are worth staying where others follow, for which panels are decoded again.
+const MANY: usize = 24;
 /// Elements of `k` whose sums stay in tiles, at most. To store a tile that has left the first-level cache takes as long
 /// as three products.
 const DEEP: usize = 2048;
@@ -49,6 +54,8 @@ thread_local! {
 struct Room {
     memory: Memory,
     ways: Ways,
+    /// Which tokens passed last, and from which of their tiles on: they are near.
+    passed: (usize, usize),
 }
 
 #[derive(Default)]
@@ -58,7 +65,8 @@ impl Memory {
     /// Numbers of whatever was there before: sums, and rows that are decoded.
     fn of(&mut self, sums: usize, decoded: usize) -> Result<(&mut [f32], &mut [u16]), EngineError> {
         let sum_bytes = sums * size_of::<f32>();
-        let bytes = sum_bytes + decoded * size_of::<u16>();
+        // In a large page, even if little: every tile is another line of some small one.
+        let bytes = (sum_bytes + decoded * size_of::<u16>()).max(memory::REUSED_LARGE);
         let kept = match self.0.take().filter(|kept| kept.len() >= bytes) {
             Some(kept) => self.0.insert(kept),
             None => self.0.insert(Buffer::reused(bytes, "sums of tiles")?),
@@ -97,10 +105,10 @@ impl Ways {
     const ALL: [Way; 3] = [Way::Past, Way::Spaced, Way::Through];
     /// Blocks of which one has such turns, and the first of those: weights that were not asked for in time are no longer waited
     /// for then.
-    const EVERY: usize = 4;
+    const EVERY: usize = 8;
     const FIRST: usize = 2;
-    /// How much of an average is the last trial.
-    const LAST: f32 = 0.25;
+    /// How much of an average is the last trial. Single ones differ by a fifth, ways often by a tenth.
+    const LAST: f32 = 1.0 / 16.0;
 
     /// Runs a turn of a block.
     fn turn(&mut self, turn: usize, run: impl FnOnce(Way)) {
@@ -131,20 +139,28 @@ impl Ways {
     }
 }
 
-/// How a product in tiles is cut: panels of a block, and elements of a stretch of `k`.
+/// How a product in tiles is cut: tiles of tokens at a time, panels of a block, and elements of a stretch of `k`.
 #[derive(Clone, Copy)]
 struct Cut {
+    tiles: usize,
     panels: usize,
     stretch: usize,
+    /// Whether it is the tokens that stay near.
+    stay: bool,
 }
 
 impl Cut {
     fn new(tiles: usize, depth: usize, is_decoded: bool) -> Self {
         if is_decoded && tiles <= FEW {
-            return Cut { panels: 2, stretch: BLOCK };
+            return Cut { tiles: TILES, panels: 2, stretch: BLOCK, stay: false };
+        }
+        let times = (tiles * tiles::TOKENS * depth * 2).div_ceil(STAYING);
+        let some = tiles.div_ceil(times).next_multiple_of(2);
+        if tiles > FEW && (times == 1 || some >= MANY) {
+            return Cut { tiles: some, panels: 2, stretch: depth.next_multiple_of(BLOCK), stay: true };
         }
         let stretch = depth.div_ceil(depth.div_ceil(DEEP).max(1)).next_multiple_of(BLOCK);
-        Cut { panels: PANELS, stretch }
+        Cut { tiles: TILES, panels: PANELS, stretch, stay: false }
     }
 }
 
@@ -265,18 +281,30 @@ pub(super) fn in_tiles(
         ROOM.with_borrow_mut(|room| {
             // SAFETY: the level has tiles, which includes the permission.
             let registers = unsafe { Registers::configure(&configuration) };
-            let turns = if cut.stretch < x.depth { x.tiles.min(TILES) / 2 } else { 1 };
+            let turns = if cut.stretch < x.depth { x.tiles.min(cut.tiles) / 2 } else { 1 };
             let decoded = if is_decoded { cut.panels * cut.stretch * ROWS } else { 0 };
-            let Room { memory, ways } = room;
+            let Room { memory, ways, passed } = room;
             let (sums, decoded) = memory.of(turns * cut.panels / 2 * tiles::PAIR_SUMS, decoded)?;
             let exact_tiles = beside.in_tiles(exact);
-            let mut walk =
-                Walk { jobs, x, exact: exact_tiles, cut, registers, sums, decoded, gate, pending: None };
-            for first in (0..x.tiles).step_by(TILES) {
-                let some = first..x.tiles.min(first + TILES);
+            let mut walk = Walk {
+                jobs,
+                x,
+                exact: exact_tiles,
+                cut,
+                registers,
+                sums,
+                decoded,
+                gate,
+                pending: None,
+                are_near: false,
+            };
+            for first in (0..x.tiles).step_by(cut.tiles) {
+                let some = first..x.tiles.min(first + cut.tiles);
                 for start in panels.clone().step_by(cut.panels) {
                     let block = start..panels.end.min(start + cut.panels);
+                    walk.are_near = cut.stay && *passed == (x.number, first);
                     walk.block(block.clone(), panels.end, some.clone(), ways);
+                    *passed = (x.number, first);
                     if let Beside::Codes(format, activations) = beside
                         && some.end == x.tiles
                     {
@@ -314,6 +342,8 @@ struct Walk<'a> {
     gate: Option<&'a Gate<'a>>,
     /// Sums of a gate and its factor that were not multiplied yet.
     pending: Option<Pending>,
+    /// Whether the tokens of a block need not be asked for.
+    are_near: bool,
 }
 
 impl Walk<'_> {
@@ -363,7 +393,8 @@ impl Walk<'_> {
         let is_last = start + len == self.x.depth;
         for i in 0..pairs {
             let ahead = if turns > 1 {
-                [tokens.part((i, pairs), steps), next.part((turn * pairs + i, turns * pairs), steps)]
+                let tokens = if self.are_near { Ahead::NOTHING } else { tokens.part((i, pairs), steps) };
+                [tokens, next.part((turn * pairs + i, turns * pairs), steps)]
             } else {
                 self.after(panels, (start, len), i, next)
             };
@@ -516,9 +547,9 @@ mod tests {
     fn the_way_that_takes_least_on_average_is_gone() {
         let mut ways = Ways::default();
         let (mut gone, mut chosen) = (vec![], vec![]);
-        for block in 1..=64 {
+        for block in 1..=512 {
             // A neighbour comes, and goes again.
-            let times = if (8..40).contains(&block) { [110, 90, 95] } else { [40, 44, 50] };
+            let times = if (64..320).contains(&block) { [110, 90, 95] } else { [40, 44, 50] };
             for turn in 0..6 {
                 ways.blocks += usize::from(turn == 0);
                 let tried = ways.trial(turn);
@@ -529,11 +560,11 @@ mod tests {
             }
             chosen.push(ways.chosen);
         }
-        assert_eq!(gone[..18], [Way::Past; 18]);
-        let of_fourth = [Way::Past, Way::Past, Way::Past, Way::Spaced, Way::Through, Way::Past];
-        assert_eq!(gone[18..24], of_fourth);
-        assert!(chosen[11..39].iter().all(|way| *way == Way::Spaced), "{chosen:?}");
-        assert!(chosen[55..].iter().all(|way| *way == Way::Past), "{chosen:?}");
+        assert_eq!(gone[..42], [Way::Past; 42]);
+        let of_eighth = [Way::Past, Way::Past, Way::Past, Way::Spaced, Way::Through, Way::Past];
+        assert_eq!(gone[42..48], of_eighth);
+        assert!(chosen[127..319].iter().all(|way| *way == Way::Spaced), "{chosen:?}");
+        assert!(chosen[447..].iter().all(|way| *way == Way::Past), "{chosen:?}");
     }
 
     #[test]

@@ -17,6 +17,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlxcel_engine::EngineError;
 
@@ -108,6 +109,8 @@ pub(super) struct Tokens<'a> {
     pub(super) depth: usize,
     /// Lines of a tile that may hold tokens.
     pub(super) lines: usize,
+    /// Which tokens they are: no others have it.
+    pub(super) number: usize,
     _memory: Scratch<'a>,
 }
 
@@ -127,7 +130,9 @@ impl<'a> Tokens<'a> {
         let lines = if tiles > 2 { TOKENS } else { rounded.max(exact).clamp(1, TOKENS) };
         let mut memory = ctx.pool.take(tiles * TOKENS * depth * 2)?;
         let base: *mut u16 = memory.buffer().ptr().cast();
-        Ok(Tokens { base, tiles, rounded: first, depth, lines, _memory: memory })
+        static NUMBERS: AtomicUsize = AtomicUsize::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Ok(Tokens { base, tiles, rounded: first, depth, lines, number, _memory: memory })
     }
 
     /// From rows of `f32`: the first `rounded` tokens in one half, and those that `exact` numbers in two.
@@ -233,29 +238,36 @@ unsafe fn convert((x, cols): (*const f32, usize), depth: usize, half: usize, to:
     }
 }
 
-/// Memory that is read soon: where it begins, and how much of it is asked for at every step: so many lines at each of some
-/// places at equal distances. Memory that is read at several places in turn comes faster than in one.
+/// Memory that is read soon: where it begins, at how many steps it is asked for, and how much of it each time: so many lines at
+/// each of some places at equal distances. Memory that is read at several places in turn comes faster than in one.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     at: *const u8,
+    steps: usize,
     lines: usize,
     places: usize,
     apart: usize,
 }
 
 impl Ahead {
-    pub(crate) const NOTHING: Self = Ahead { at: std::ptr::null(), lines: 0, places: 0, apart: 0 };
+    pub(crate) const NOTHING: Self = Ahead { at: std::ptr::null(), steps: 0, lines: 0, places: 0, apart: 0 };
 
-    /// Some bytes in so many steps.
+    /// Some bytes in at most so many steps.
     pub(super) fn new(at: *const u8, bytes: usize, steps: usize) -> Self {
-        let lines = bytes.div_ceil(steps * LINE);
-        let places = lines.clamp(1, PLACES);
-        let lines = lines.div_ceil(places);
-        Ahead { at, lines, places, apart: steps * lines * LINE }
+        let all = bytes.div_ceil(LINE);
+        let each = all.div_ceil(steps);
+        let places = each.clamp(1, PLACES);
+        let lines = each.div_ceil(places);
+        let steps = all.div_ceil(places * lines);
+        Ahead { at, steps, lines, places, apart: steps * lines * LINE }
     }
 
     #[inline(always)]
     fn fetch(&mut self) {
+        if self.steps == 0 {
+            return;
+        }
+        self.steps -= 1;
         for place in 0..self.places {
             for line in 0..self.lines {
                 // SAFETY: asking for an address is no access.
