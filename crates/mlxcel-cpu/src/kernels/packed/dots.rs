@@ -28,11 +28,27 @@ use crate::simd::{Simd, SimdLevel};
 pub(super) struct Product<'a> {
     pub(super) level: SimdLevel,
     pub(super) format: &'a Format,
-    /// At most [`STREAMS`].
-    pub(super) panels: &'a [*const u8],
+    pub(super) panels: Panels,
     pub(super) cols: usize,
     pub(super) x: &'a Activations<'a>,
     pub(super) first: usize,
+}
+
+/// Panels that are multiplied in turn, at equal distances. They are said like this, since to read addresses that were just
+/// written one by one would wait for them.
+#[derive(Clone, Copy)]
+pub(super) struct Panels {
+    pub(super) first: *const u8,
+    /// Bytes from one to the next.
+    pub(super) apart: usize,
+    /// At most [`STREAMS`].
+    pub(super) count: usize,
+}
+
+impl Panels {
+    fn at(&self, panel: usize) -> *const u8 {
+        self.first.wrapping_add(panel * self.apart)
+    }
 }
 
 /// Tokens of one product at most.
@@ -108,11 +124,11 @@ impl Product<'_> {
     pub(super) unsafe fn run<'r>(&self, tokens: usize, room: &'r mut Room) -> &'r [Sums] {
         // The same panels are there, and the next ones were asked for.
         let next = room.last.wrapping_add(self.format.panel_bytes(self.cols));
-        if ![room.last, next].contains(&self.panels[0]) {
+        if ![room.last, next].contains(&self.panels.first) {
             self.begin();
         }
-        room.last = self.panels[0];
-        room.sums[..self.panels.len()].iter_mut().for_each(|sums| sums[..tokens].fill([0.0; ROWS]));
+        room.last = self.panels.first;
+        room.sums[..self.panels.count].iter_mut().for_each(|sums| sums[..tokens].fill([0.0; ROWS]));
         // SAFETY: as the caller promises.
         unsafe {
             match self.format.codes {
@@ -125,15 +141,15 @@ impl Product<'_> {
                 codes => self.with(Rare(codes), tokens, &mut *room),
             }
         }
-        &room.sums[..self.panels.len()]
+        &room.sums[..self.panels.count]
     }
 
     /// Asks for what is multiplied before anything that is asked for beside products comes, from all panels in turn. A
     /// small product takes a twelfth less with it.
     fn begin(&self) {
         for line in (0..self.ahead()).step_by(64) {
-            for panel in self.panels {
-                prefetch(panel.wrapping_add(line), 64);
+            for panel in 0..self.panels.count {
+                prefetch(self.panels.at(panel).wrapping_add(line), 64);
             }
         }
     }
@@ -141,7 +157,7 @@ impl Product<'_> {
     /// How far ahead of its use a panel's memory is asked for: what lies nearer than a block would be multiplied before
     /// its turn comes.
     fn ahead(&self) -> usize {
-        (Reading::of_machine().ahead / self.panels.len())
+        (Reading::of_machine().ahead / self.panels.count)
             .max(self.format.block_bytes(BLOCK).next_multiple_of(64))
     }
 
@@ -151,9 +167,9 @@ impl Product<'_> {
         // SAFETY: as the caller promises.
         unsafe {
             match self.x.bytes {
-                1 => at(self.level, Few::<U, 1> { product: *self, unit, tokens, room }),
-                2 => at(self.level, Few::<U, 2> { product: *self, unit, tokens, room }),
-                _ => at(self.level, Few::<U, 3> { product: *self, unit, tokens, room }),
+                1 => at(self.level, Few::<U, 1> { product: self, unit, tokens, room }),
+                2 => at(self.level, Few::<U, 2> { product: self, unit, tokens, room }),
+                _ => at(self.level, Few::<U, 3> { product: self, unit, tokens, room }),
             }
         }
     }
@@ -161,7 +177,8 @@ impl Product<'_> {
 
 /// A few tokens, cut into as many at a time as a level has registers for.
 struct Few<'a, U, const BYTES: usize> {
-    product: Product<'a>,
+    /// Not a copy, which would wait for what was just written to be there.
+    product: &'a Product<'a>,
     unit: U,
     tokens: usize,
     room: &'a mut Room,
@@ -201,13 +218,12 @@ impl Product<'_> {
         tokens: Range<usize>,
         room: &mut Room,
     ) {
-        let Product { format, cols, x, first, .. } = *self;
+        let Product { format, panels, cols, x, first, .. } = *self;
         let mut token = [first; T];
         for t in 0..T {
             token[t] = first + (tokens.start + t).min(tokens.end - 1);
         }
-        let mut from = [std::ptr::null(); STREAMS];
-        from[..self.panels.len()].copy_from_slice(self.panels);
+        let mut from: [_; STREAMS] = std::array::from_fn(|panel| panels.at(panel));
         let (all, each) = (cols / format.group, BLOCK / format.group);
         let ahead = self.ahead();
         for (block, first) in (0..all).step_by(each).enumerate() {
@@ -217,8 +233,8 @@ impl Product<'_> {
             // A token of one byte has a scale for every group instead.
             // SAFETY: tokens have a scale for every block.
             let scales = token.map(|t| if BYTES == 1 { 1.0 } else { unsafe { *x.scales(t, block) } });
-            let mut coming = Coming::new(&from, (self.panels.len(), ahead));
-            for (from, out) in from.iter_mut().zip(&mut room.sums).take(self.panels.len()) {
+            let mut coming = Coming::new(&from, (panels.count, ahead));
+            for (from, out) in from.iter_mut().zip(&mut room.sums).take(panels.count) {
                 // SAFETY: a panel is a sequence of blocks; the tokens have as many elements.
                 unsafe {
                     let part = self.block::<U, P, N, T, BYTES>(

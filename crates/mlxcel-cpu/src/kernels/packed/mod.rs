@@ -292,21 +292,17 @@ impl Job<'_> {
         self.spread((apart, 1, self.per_task(streams)), |lines| {
             dots::Room::with(|room| {
                 for line in lines {
-                    let panels = (line..self.panels.len()).step_by(apart);
-                    let mut at = [std::ptr::null(); dots::STREAMS];
-                    let mut count = 0;
-                    for (at, p) in at.iter_mut().zip(panels.clone()) {
-                        *at = self.packed.panel(self.panels.start + p);
-                        count += 1;
-                    }
+                    let first = self.packed.panel(self.panels.start + line);
+                    let is_there = |stream: &usize| line + stream * apart < self.panels.len();
+                    let count = (0..streams).take_while(is_there).count();
+                    let panels = dots::Panels { first, apart: apart * self.packed.panel_bytes, count };
                     for t in (tiled..tokens).step_by(dots::TOKENS) {
                         let some = dots::TOKENS.min(tokens - t);
-                        let panels_at = &at[..count];
                         let level = self.ctx.level;
-                        let product = Product { level, format, panels: panels_at, cols, x: &x, first: t };
+                        let product = Product { level, format, panels, cols, x: &x, first: t };
                         // SAFETY: the level has the features; the panels lie in the buffer and the tokens are there.
                         let sums = unsafe { product.run(some, room) };
-                        for (sums, p) in sums.iter().zip(panels.clone()) {
+                        for (sums, p) in sums.iter().zip((line..).step_by(apart)) {
                             for (i, sums) in sums.iter().enumerate().take(some) {
                                 self.put(t + i, p, sums);
                             }

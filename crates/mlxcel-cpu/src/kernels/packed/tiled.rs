@@ -462,12 +462,11 @@ impl Walk<'_> {
     fn put_beside(&self, panels: Range<usize>, format: &Format, (x, exact): (&Activations<'_>, &[usize])) {
         dots::Room::with(|room| {
             for p in panels {
-                let (panel, _) = self.stored(p, (0, 0));
+                let panels = dots::Panels { first: self.stored(p, (0, 0)).0, apart: 0, count: 1 };
                 let (job, p) = self.job(p);
                 for (i, tokens) in exact.chunks(dots::TOKENS).enumerate() {
                     let (level, first) = (job.ctx.level, i * dots::TOKENS);
-                    let product =
-                        Product { level, format, panels: &[panel], cols: job.packed.cols, x, first };
+                    let product = Product { level, format, panels, cols: job.packed.cols, x, first };
                     // SAFETY: the level has the features; the panel lies in the buffer and the tokens are there.
                     let sums = unsafe { product.run(tokens.len(), room) };
                     for (token, sums) in tokens.iter().zip(&sums[0]) {
