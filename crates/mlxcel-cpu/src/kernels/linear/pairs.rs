@@ -28,9 +28,6 @@ use crate::weight::Rows;
 
 /// Elements of a vector: rows are whole ones.
 const STEP: usize = 32;
-/// How far ahead of its use a row is asked for, in bytes.
-const AHEAD: usize = 4096;
-
 /// Whether rows that are not packed are multiplied in pairs.
 pub(crate) fn suit(level: SimdLevel, dtype: DType, cols: usize) -> bool {
     level == SimdLevel::Avx512Bf16 && dtype == DType::BF16 && cols.is_multiple_of(STEP) && cols > 0
@@ -100,8 +97,8 @@ unsafe fn in_pairs<E: Fn(usize, usize, f32), const HALVES: usize>(product: Produ
     }
 }
 
-/// Few tokens: a row's way is from memory to the sum. Four rows that are far from each other are read in turn, which leaves a sum
-/// time, and memory too.
+/// Few tokens: a row's way is from memory to the sum. Four neighbouring rows are read in turn, which leaves a sum time, while the
+/// next four are asked for.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn few<E: Fn(usize, usize, f32), const HALVES: usize, const TOKENS: usize>(
@@ -110,10 +107,10 @@ unsafe fn few<E: Fn(usize, usize, f32), const HALVES: usize, const TOKENS: usize
 ) {
     let Job { rows, first, .. } = *product.job;
     let Range { start, end } = product.range;
-    let apart = (end - start).div_ceil(4);
-    for row in start..start + apart {
+    let ahead = 4 * rows.cols * size_of::<u16>();
+    for row in (start..end).step_by(4) {
         // Those that are not there repeat the last.
-        let four = [0, 1, 2, 3].map(|place| (row + place * apart).min(end - 1));
+        let four = [row, row + 1, row + 2, row + 3].map(|row| row.min(end - 1));
         let weights = four.map(|row| rows.parts(first + row)[0].as_ptr());
         let mut sums = [[_mm512_setzero_ps(); TOKENS]; 4];
         for at in (0..rows.cols).step_by(STEP) {
@@ -121,7 +118,7 @@ unsafe fn few<E: Fn(usize, usize, f32), const HALVES: usize, const TOKENS: usize
             unsafe {
                 let w = weights.map(|row| {
                     let from = row.add(at * 2);
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
                     Pairs::<HALVES>::row(from.cast())
                 });
                 for t in 0..TOKENS {
