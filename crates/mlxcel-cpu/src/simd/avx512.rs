@@ -20,7 +20,7 @@ impl Avx512 {
         const LN2_HIGH: f32 = 0.693_359_4;
         const LN2_LOW: f32 = -2.121_944_4e-4;
         // `(e^r - 1) / r` for half of the logarithm of 2 on both sides of zero, at the nodes of Chebyshev's polynomials.
-        const FACTORS: [f32; 6] = [0.001_393_364_1, 0.008_369_148, 0.041_666_463, 0.166_665_05, 0.5, 1.0];
+        const FACTORS: [f32; 6] = [0.001_393_364, 0.008_369_148, 0.041_666_463, 0.166_665_05, 0.5, 1.0];
         let (one, all) = (_mm512_set1_ps(1.0), _mm512_set1_ps);
         // What is no number stays so: it is the second operand.
         let c = _mm512_min_ps(all(MOST), x);

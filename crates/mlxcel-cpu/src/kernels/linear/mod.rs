@@ -20,6 +20,8 @@ mod panel;
 mod stream;
 mod tile;
 
+use std::slice;
+
 use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
@@ -119,8 +121,8 @@ fn each_sum(
         each_tile(ctx, &job, emit);
         return Ok(());
     }
-    let all = [0..panel.tokens];
-    let exact = panel.exact.as_deref().unwrap_or(&all);
+    let all = 0..panel.tokens;
+    let exact = panel.exact.as_deref().unwrap_or(slice::from_ref(&all));
     if exact.iter().map(|run| run.len()).sum::<usize>() < panel.tokens {
         let paired = Paired::new(ctx, panel, rows, Halves::One)?;
         each_tile(ctx, &Job { paired: Some(&paired), ..job }, emit);
@@ -191,9 +193,8 @@ impl<'a> Sink<'a> {
         }
         let size = self.dtype.size().expect("results are plain");
         // SAFETY: the run lies in the row of its token, within the result, and nobody else writes there.
-        let to = unsafe {
-            std::slice::from_raw_parts_mut(self.to.at((place * self.n + row) * size), count * size)
-        };
+        let to =
+            unsafe { slice::from_raw_parts_mut(self.to.at((place * self.n + row) * size), count * size) };
         f32::store(self.dtype, &numbers[..count], to);
     }
 }
@@ -214,7 +215,7 @@ fn put(to: Shared<f32>, at: usize, value: f32) {
 pub(super) fn store(to: Shared<u8>, at: usize, dtype: DType, value: f32) {
     let size = dtype.size().expect("results are plain");
     // SAFETY: every (token, row) is computed by one task, and lies within the result.
-    f32::store(dtype, &[value], unsafe { std::slice::from_raw_parts_mut(to.at(at), size) });
+    f32::store(dtype, &[value], unsafe { slice::from_raw_parts_mut(to.at(at), size) });
 }
 
 /// Computes all products and hands each to `emit(token, row, sum)`, rows counted from the job's first.

@@ -93,7 +93,9 @@ unsafe fn multiply(kind: Activation, sums: [*const f32; 2], biases: [*const f32;
             let mut activated = [0.0; TOGETHER * ROWS];
             let numbers: [f32; TOGETHER * ROWS] = std::mem::transmute(gates);
             activate::<Avx512>(kind, &numbers, &mut activated);
-            gates = std::mem::transmute(activated);
+            for (gate, activated) in gates.iter_mut().zip(activated.chunks(ROWS)) {
+                *gate = _mm512_loadu_ps(activated.as_ptr());
+            }
         }
         for (line, gate) in gates.into_iter().enumerate() {
             let product = _mm512_mul_ps(gate, biased(sums[1].add(line * ROWS), biases[1]));
