@@ -56,7 +56,7 @@ impl<'a> Paired<'a> {
     ) -> Result<Self, EngineError> {
         assert!(suit(ctx.level, rows.dtype, rows.cols), "rows of pairs");
         let tokens = panel.tokens;
-        let stride = rows.cols * if halves == Halves::Two { 2 } else { 1 };
+        let stride = halves as usize * rows.cols;
         let mut memory = ctx.pool.take(tokens * stride * size_of::<u16>())?;
         let first: *mut u16 = memory.buffer().ptr().cast();
         let to = Shared(first);
@@ -73,8 +73,9 @@ impl<'a> Paired<'a> {
 
     /// One product, as the level's dispatch would run it with `f32` tokens.
     pub(super) fn multiply<E: Fn(usize, usize, f32)>(&self, product: Product<'_, E>) {
-        let panel = product.job.panel;
-        assert!(panel.tokens <= self.tokens, "the tokens of the product");
+        let Job { panel, rows, .. } = product.job;
+        let is_whole = panel.tokens <= self.tokens && self.halves as usize * rows.cols == self.lines.stride;
+        assert!(is_whole, "the tokens of the product");
         // SAFETY: tokens were only laid because the level has the instructions; lines and rows are whole vectors.
         unsafe {
             match self.halves {

@@ -15,8 +15,8 @@ use crate::view::View;
 /// How many `bf16` numbers stand for an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Halves {
-    One,
-    Two,
+    One = 1,
+    Two = 2,
 }
 
 /// Rows of numbers in memory that outlives the panel. Every token is exact unless it is said otherwise.
