@@ -49,7 +49,8 @@ pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps:
     }
     let weight = weight.floats();
     let job = Job { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
-    let residual = Residual { job: &job, x: Lines::new(x), residual: Lines::new(residual), n };
+    let [x, residual] = [x, residual].map(Lines::new);
+    let residual = Residual { job: &job, weight: &weight, eps, x, residual, n };
     match sum.dtype {
         DType::F32 => residual.run(ctx, sum, normed),
         _ => residual.run_rounded(ctx, sum, normed),
@@ -59,6 +60,8 @@ pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps:
 /// Sums and their norms.
 struct Residual<'a> {
     job: &'a Job<'a>,
+    weight: &'a [f32],
+    eps: f32,
     x: Lines<'a>,
     residual: Lines<'a>,
     n: usize,
@@ -74,15 +77,14 @@ impl Residual<'_> {
                 let at = task * per_task + i;
                 // SAFETY: both results have the same lines, and each belongs to one task.
                 let line = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n), n) };
-                match (self.x.plain(at), self.residual.plain(at)) {
-                    (Some(a), Some(b)) => ctx.level.dispatch(Add { a, b, total, line }),
-                    _ => {
-                        self.x.load(at, total);
-                        self.residual.load(at, line);
-                        ctx.level.dispatch(Sum { total, line });
-                    }
-                }
-                ctx.level.dispatch(Line { job: self.job, line });
+                let (Some(a), Some(b)) = (self.x.plain(at), self.residual.plain(at)) else {
+                    self.x.load(at, total);
+                    self.residual.load(at, line);
+                    ctx.level.dispatch(Sum { total, line });
+                    ctx.level.dispatch(Line { job: self.job, line });
+                    continue;
+                };
+                ctx.level.dispatch(Add { a, b, weight: self.weight, eps: self.eps, total, line });
             }
         });
     }
@@ -110,10 +112,12 @@ impl Residual<'_> {
     }
 }
 
-/// Two lines of the results become the sum of two others.
+/// A line of the results becomes the sum of two others, and another one the norm of it.
 struct Add<'a> {
     a: &'a [f32],
     b: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
     total: &'a mut [f32],
     line: &'a mut [f32],
 }
@@ -124,11 +128,25 @@ impl Kernel for Add<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let n = self.total.len();
-        let (a, b, line) = (&self.a[..n], &self.b[..n], &mut self.line[..n]);
+        let (a, b, weight) = (&self.a[..n], &self.b[..n], &self.weight[..n]);
+        let (total, line) = (&mut self.total[..n], &mut self.line[..n]);
+        // The squares are summed as those of a norm by itself are.
+        let mut lanes = [0.0; LANES];
+        let (whole, rest) = total.as_chunks_mut::<LANES>();
+        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        for ((total, a), b) in whole.iter_mut().zip(a).zip(b) {
+            for i in 0..LANES {
+                total[i] = a[i] + b[i];
+                lanes[i] += total[i] * total[i];
+            }
+        }
+        for (((total, a), b), lane) in rest.iter_mut().zip(a_rest).zip(b_rest).zip(&mut lanes) {
+            *total = a + b;
+            *lane += *total * *total;
+        }
+        let scale = 1.0 / (sum_of(lanes) / n as f32 + self.eps).sqrt();
         for i in 0..n {
-            let sum = a[i] + b[i];
-            self.total[i] = sum;
-            line[i] = sum;
+            line[i] = total[i] * scale * weight[i];
         }
     }
 }
@@ -274,7 +292,7 @@ fn sum(line: &[f32]) -> f32 {
     for (lane, x) in lanes.iter_mut().zip(rest) {
         *lane += x;
     }
-    total(lanes)
+    sum_of(lanes)
 }
 
 /// As [`sum`].
@@ -290,12 +308,12 @@ fn sum_of_squares(line: &[f32]) -> f32 {
     for (lane, x) in lanes.iter_mut().zip(rest) {
         *lane += x * x;
     }
-    total(lanes)
+    sum_of(lanes)
 }
 
 /// The upper half is added to the lower one until one number is left.
 #[inline(always)]
-fn total(mut lanes: [f32; LANES]) -> f32 {
+fn sum_of(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {

@@ -153,15 +153,21 @@ impl Kernel for Rotate<'_> {
     fn run<S: Simd>(self) {
         let (own, partner) = self.factors.split_at(self.factors.len() / 2);
         for (h, head) in self.heads.chunks_exact_mut(self.dim).enumerate() {
-            if let Some((from, apart)) = self.from {
-                head.copy_from_slice(&from[h * apart..][..self.dim]);
-            }
-            let head = &mut head[..own.len()];
+            let from = self.from.map(|(from, apart)| &from[h * apart..][..self.dim]);
             if self.interleaved {
-                pairs(head, own, partner);
-            } else {
-                halves::<S>(head, own, partner);
+                if let Some(from) = from {
+                    head.copy_from_slice(from);
+                }
+                pairs(&mut head[..own.len()], own, partner);
+                continue;
             }
+            let (rotated, rest) = head.split_at_mut(own.len());
+            if let Some(from) = from {
+                rest.copy_from_slice(&from[own.len()..]);
+            }
+            let from = from.map_or(rotated.as_ptr(), |from| from.as_ptr());
+            // SAFETY: there are as many numbers to rotate, which may be those that they become.
+            unsafe { halves::<S>(from, rotated, own, partner) };
         }
     }
 }
@@ -187,29 +193,32 @@ fn pairs(head: &mut [f32], own: &[f32], partner: &[f32]) {
 }
 
 /// Element `i` with `half + i`.
+///
+/// # Safety
+/// There must be as many numbers at `from` as become others, in the same place or in another.
 #[inline(always)]
-fn halves<S: Simd>(head: &mut [f32], own: &[f32], partner: &[f32]) {
-    let half = head.len() / 2;
-    let (first, second) = head.split_at_mut(half);
-    let ((own_first, own_second), (partner_first, partner_second)) =
-        (own.split_at(half), partner.split_at(half));
+unsafe fn halves<S: Simd>(from: *const f32, to: &mut [f32], own: &[f32], partner: &[f32]) {
+    let half = to.len() / 2;
+    assert!(own.len() >= 2 * half && partner.len() >= 2 * half, "a factor for each number");
+    let (to, own, partner) = (to.as_mut_ptr(), own.as_ptr(), partner.as_ptr());
     let whole = half / S::LANES * S::LANES;
     for i in (0..whole).step_by(S::LANES) {
-        let of = |a: &[f32], b: &[f32], x: S::F, y: S::F| {
-            // SAFETY: whole vectors of every half are there.
-            let (a, b) = unsafe { (S::load(a[i..].as_ptr()), S::load(b[i..].as_ptr())) };
-            S::add(S::mul(x, a), S::mul(y, b))
-        };
-        // SAFETY: as above.
+        // SAFETY: whole vectors of every half are there.
         unsafe {
-            let (x, y) = (S::load(first[i..].as_ptr()), S::load(second[i..].as_ptr()));
-            S::store(first[i..].as_mut_ptr(), of(own_first, partner_first, x, y));
-            S::store(second[i..].as_mut_ptr(), of(own_second, partner_second, y, x));
+            let (x, y) = (S::load(from.add(i)), S::load(from.add(half + i)));
+            let of = |at: usize, x: S::F, y: S::F| {
+                S::add(S::mul(x, S::load(own.add(at))), S::mul(y, S::load(partner.add(at))))
+            };
+            S::store(to.add(i), of(i, x, y));
+            S::store(to.add(half + i), of(half + i, y, x));
         }
     }
     for i in whole..half {
-        let (x, y) = (first[i], second[i]);
-        first[i] = x * own_first[i] + y * partner_first[i];
-        second[i] = y * own_second[i] + x * partner_second[i];
+        // SAFETY: every half has the element.
+        unsafe {
+            let (x, y) = (*from.add(i), *from.add(half + i));
+            *to.add(i) = x * *own.add(i) + y * *partner.add(i);
+            *to.add(half + i) = y * *own.add(half + i) + x * *partner.add(half + i);
+        }
     }
 }
