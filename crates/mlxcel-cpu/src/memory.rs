@@ -103,6 +103,17 @@ impl Buffer {
         )
     }
 
+    /// Memory for a result of a step: in large pages if it fills the better part of one.
+    pub(crate) fn of_results(len: usize) -> Result<Self, EngineError> {
+        const WHAT: &str = "a result";
+        if len < REUSED_LARGE {
+            return Self::zeroed(len, WHAT);
+        }
+        let block = Block::in_large_pages(len.next_multiple_of(large_pages::SIZE), WHAT)?;
+        let start = block.first();
+        Ok(Buffer { block, start, len })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

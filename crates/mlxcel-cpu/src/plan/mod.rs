@@ -171,7 +171,7 @@ impl Arena {
             self.version += 1;
             // The old memory goes first, so that growing never needs both.
             self.slots[slot] = Buffer::zeroed(0, "a result")?;
-            self.slots[slot] = Buffer::zeroed(bytes, "a result")?;
+            self.slots[slot] = Buffer::of_results(bytes)?;
         }
         Ok(self.slots[slot].ptr())
     }
