@@ -42,6 +42,17 @@ impl Threads {
         self.team.run(count, &task);
     }
 
+    /// As [`Threads::each`], but every thread begins with the last of its tasks, the ones that take longest.
+    pub(crate) fn each_from_the_last(&self, count: usize, task: impl Fn(usize) + Sync) {
+        let threads = self.count();
+        let first = |thread: usize| count * thread / threads;
+        self.each(count, |i| {
+            let thread =
+                (0..threads).rfind(|thread| first(*thread) <= i).expect("the first has the first task");
+            task(first(thread) + first(thread + 1) - 1 - i);
+        });
+    }
+
     /// Cuts `data` into runs of `run` elements and calls `task` with the number of each run and the run.
     pub(crate) fn chunks<T: Send>(&self, data: &mut [T], run: usize, task: impl Fn(usize, &mut [T]) + Sync) {
         let run = run.max(1);

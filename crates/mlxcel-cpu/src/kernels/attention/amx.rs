@@ -1,16 +1,19 @@
-//! Attention of prompts with AMX tiles: the lines of a block over the keys of one stretch, rounded to `bf16` as the products
-//! of prompts are.
+//! Attention of prompts with AMX tiles: the lines of a block over the keys of one stretch after the other, rounded to `bf16` as the
+//! products of prompts are.
 //!
-//! Algorithm: 32 lines at a time are multiplied with all keys of the stretch, the softmax runs once over their scores, and
-//! their weights are multiplied with the values, every product two tiles by two. Keys and values are laid into tiles once
-//! for all lines of a KV head.
+//! Algorithm: everything is turned, so that sixteen lines lie beside each other in a vector. Scores are keys times lines; the softmax
+//! takes its maxima and sums over rows of them, with no sums across a vector; neighbouring rows of weights are a row of a
+//! tile as it is; results are columns of values times weights, and turned once all keys are seen. Keys and values are laid into
+//! tiles once for all lines of a KV head, lines once for all stretches. Scores and weights of sixteen lines stay in the first-level
+//! cache, and keys and values pass it by: with 32 lines, whose products take fewer loads, a stretch took half as long again.
 //!
-//! Layout: keys are panels of sixteen, values panels of sixteen columns; either is `[steps of 32][16 pairs][16][2]`, along
-//! the width of keys, along the keys of values. Lines are `[steps of 32][2][16][32]`.
+//! Layout: keys are four tiles at a time, `[steps of 32 along the width][4][16 keys][32]`; values too,
+//! `[steps of 32 keys][4][16 columns][32]`; lines and weights are panels of sixteen lines, `[steps of 32][16 pairs][16 lines][2]`.
+//! Scores and results are `[keys or columns][16 lines]`.
 //!
-//! Batch and chunk invariance: a sum is one tile element that products are added to in order; keys that a line does not see
-//! weigh nothing, which changes no sum of finite values. Values that are not finite are left out of the tiles and added to the
-//! lines that see them.
+//! Batch and chunk invariance: a sum is one tile element that products are added to in order, or one lane that weights are; keys that a
+//! line does not see weigh nothing, which changes no sum of finite values. Values that are not finite are left out of the tiles and
+//! added to the lines that see them. Stretches are joined in order, here as elsewhere.
 //!
 //! Codes of eight bits are `bf16` as they are; the steps of the keys are multiplied to scores, and those of the values to weights.
 #![allow(unsafe_code)]
@@ -20,22 +23,21 @@ use std::arch::x86_64::*;
 use mlxcel_ir::DType;
 
 use super::coded;
-use super::core::{Attend, KEYS, Memory, STRETCH};
-use super::soft::Running;
+use super::core::{Addresses, Attend, KEYS, Memory, STRETCH, Widths};
+use super::soft::{Running, join_factors};
 use super::turn::square;
 use crate::kernels::packed::tiles::{Registers, STEP, TOKENS, WHOLE, multiply_near};
+use crate::lanes::Lane;
 use crate::math;
 use crate::memory::Aligned;
+use crate::simd::Simd;
 
-/// Lines of a pair of tiles, and keys or columns of a pair of panels.
-const PAIR: usize = 2 * TOKENS;
-/// Keys or columns of a panel.
+/// Lines of a panel.
 const PANEL: usize = TOKENS;
+/// Keys or columns that are multiplied together.
+const FOUR: usize = 4 * TOKENS;
 /// Elements of a tile.
 const TILE: usize = TOKENS * STEP;
-/// Numbers from one line's scores to the next one's: a stretch and a cache line, so that lines do not share the same few places
-/// of the first-level cache.
-const SCORES: usize = STRETCH + TOKENS;
 
 /// What a thread needs; kept between tasks.
 #[derive(Debug, Default)]
@@ -43,14 +45,32 @@ pub(super) struct Tiles {
     keys: Aligned<u16>,
     values: Aligned<u16>,
     queries: Aligned<u16>,
-    /// `[PAIR][SCORES]`.
+    /// `[STRETCH][PANEL]`.
     scores: Aligned<f32>,
     weights: Aligned<u16>,
-    /// `[PAIR][PAIR]`, where results cannot be written to their lines.
+    /// Results of a stretch that are to be joined to those before it, `[columns][PANEL]`.
     sums: Aligned<f32>,
+    /// Results so far of every panel.
+    totals: Aligned<f32>,
+    softmaxes: Vec<Softmax>,
+    /// A panel of lines, one after the other.
+    lines: Aligned<f32>,
     unbounded: Vec<Unbounded>,
     /// The steps of the keys and of the values of the stretch, where they are codes.
     steps: [Vec<f32>; 2],
+}
+
+/// The softmax of a panel's lines so far.
+#[derive(Clone, Copy, Debug)]
+struct Softmax {
+    tops: [f32; PANEL],
+    sums: [f32; PANEL],
+    /// Whether there are no results yet.
+    is_fresh: bool,
+}
+
+impl Softmax {
+    const EMPTY: Self = Softmax { tops: [f32::NEG_INFINITY; PANEL], sums: [0.0; PANEL], is_fresh: true };
 }
 
 /// A value that is not finite: its key, counted from the beginning of the stretch, and its column.
@@ -74,38 +94,101 @@ struct Span {
     count: usize,
 }
 
+/// What a panel of lines sees of a stretch, counted from its beginning.
+struct Seen {
+    /// From which key on, and to which.
+    lo: [i32; PANEL],
+    hi: [i32; PANEL],
+    /// The steps of keys of which any line sees some.
+    keys: (usize, usize),
+    /// The keys that all lines see.
+    free: (usize, usize),
+}
+
+impl Seen {
+    /// Whether all lines see all of a step of keys.
+    fn is_free(&self, step: usize) -> bool {
+        self.free.0 <= step && step + STEP <= self.free.1
+    }
+}
+
+/// Columns of values in tiles.
+fn columns(w: &Widths) -> usize {
+    w.value.next_multiple_of(FOUR)
+}
+
 impl Attend<'_> {
-    /// All lines over the keys of the stretch.
+    /// All lines over all of the keys.
     ///
     /// # Safety
     /// The machine must have AMX, and keys and values fit.
     #[inline(always)]
-    pub(super) unsafe fn by_tiles(&mut self) {
+    pub(super) unsafe fn by_tiles<S: Simd>(&mut self) {
         debug_assert!(!self.scores.masked, "tiles know no masks");
         let w = self.widths;
-        let base = self.keys.0 / STRETCH * STRETCH;
-        let span = Span { base, count: (self.keys.1 - base).next_multiple_of(PAIR) };
+        let panels = self.count().div_ceil(PANEL);
         let mut tiles = std::mem::take(&mut self.scratch.tiles);
         tiles.keys.resize(STRETCH * w.key);
-        tiles.values.resize(STRETCH * w.value);
-        tiles.queries.resize(PAIR * w.key);
-        tiles.scores.resize(PAIR * SCORES);
-        tiles.weights.resize(PAIR * STRETCH);
-        tiles.sums.resize(PAIR * PAIR);
+        tiles.values.resize(STRETCH * columns(&w));
+        tiles.queries.resize(panels * PANEL * w.key);
+        tiles.scores.resize(STRETCH * PANEL);
+        tiles.weights.resize(STRETCH * PANEL);
+        tiles.sums.resize(columns(&w) * PANEL);
+        tiles.totals.resize(panels * columns(&w) * PANEL);
+        tiles.lines.resize(PANEL * w.key.max(w.value));
         // SAFETY: as the caller promises.
         let registers = unsafe { Registers::configure(&WHOLE) };
-        let lines = self.part.running.len() / self.heads.len();
         for head in self.heads.clone() {
-            // SAFETY: as the caller promises; the tiles have room for the stretch.
-            unsafe { self.lay(head, span, &mut tiles) };
-            let first = (head - self.heads.start) * lines;
-            for line in (first..first + lines).step_by(PAIR) {
-                let some = (line, PAIR.min(first + lines - line));
-                // SAFETY: the registers are configured, the lines exist, and the tiles hold the stretch.
-                unsafe { self.pair(&registers, some, span, &mut tiles) };
+            self.begin(head, panels, &mut tiles);
+            for stretch in self.keys.0 / STRETCH..self.keys.1.div_ceil(STRETCH) {
+                let base = stretch * STRETCH;
+                let end = self.keys.1.min(base + STRETCH);
+                let span = Span { base, count: (end - base).next_multiple_of(KEYS) };
+                // SAFETY: as the caller promises; the tiles have room for the stretch.
+                unsafe { self.lay(head, span, &mut tiles) };
+                for panel in 0..panels {
+                    // SAFETY: the registers are configured, and the tiles hold the stretch and the lines.
+                    unsafe { self.panel::<S>(&registers, panel, span, &mut tiles) };
+                }
             }
+            self.put(head, panels, &mut tiles);
         }
         self.scratch.tiles = tiles;
+    }
+
+    /// Lines of a KV head.
+    fn count(&self) -> usize {
+        self.block.count * self.widths.group
+    }
+
+    /// Lays the lines of a head into tiles, scaled as their scores are to be; results are those before any key.
+    #[inline(always)]
+    fn begin(&self, head: usize, panels: usize, tiles: &mut Tiles) {
+        let w = self.widths;
+        tiles.softmaxes.clear();
+        tiles.softmaxes.resize(panels, Softmax::EMPTY);
+        for panel in 0..panels {
+            for (slot, to) in tiles.lines.chunks_exact_mut(w.key).take(PANEL).enumerate() {
+                let line = panel * PANEL + slot;
+                if line >= self.count() {
+                    to.fill(0.0);
+                    continue;
+                }
+                let query_head = head * w.group + line % w.group;
+                self.context.query(self.block, line / w.group, query_head, to);
+                if let Some(sinks) = self.rows.and_then(|rows| rows.sinks) {
+                    let softmax = &mut tiles.softmaxes[panel];
+                    softmax.is_fresh = false;
+                    (softmax.tops[slot], softmax.sums[slot]) = (sinks[query_head], 1.0);
+                }
+            }
+            let to = &mut tiles.queries[panel * PANEL * w.key..][..PANEL * w.key];
+            // SAFETY: a panel has sixteen lines, as long as a key.
+            unsafe { lay_lines(&tiles.lines, (w.key, self.scores.scale), to) };
+        }
+        if tiles.softmaxes.iter().any(|softmax| !softmax.is_fresh) {
+            tiles.totals.fill(0.0);
+        }
     }
 
     /// Lays the keys and values of a head into tiles, with zeros for those that are not there.
@@ -121,7 +204,7 @@ impl Attend<'_> {
             steps.resize(if memory.dtype == DType::I8 { STRETCH } else { 0 }, 0.0);
         }
         for from in (0..span.count).step_by(KEYS) {
-            let (start, lanes) = (span.base + from, KEYS.min(span.count - from));
+            let start = span.base + from;
             let mut rows = [[std::ptr::null(); KEYS]; 2];
             if self.keys.0 < start + KEYS && start < self.keys.1 {
                 let place = self.place(start, self.keys);
@@ -136,214 +219,238 @@ impl Attend<'_> {
                     unsafe { coded::steps(&rows[lo..hi], memory.width, &mut steps[lo..hi]) };
                 }
             }
-            for lane in (0..lanes).step_by(PANEL) {
-                let to = &mut tiles.keys[(from + lane) * keys.width..][..PANEL * keys.width];
-                // SAFETY: sixteen rows are whole or nowhere, and the panel has their width.
-                unsafe { lay_keys(&keys, &rows[0][lane..lane + PANEL], to) };
-            }
-            for lane in (0..lanes).step_by(STEP) {
-                let place = (from + lane, span.count * PANEL);
-                // SAFETY: 32 rows are whole or nowhere, and every panel has the step.
+            let to = &mut tiles.keys[from * keys.width..][..KEYS * keys.width];
+            // SAFETY: 64 rows are whole or nowhere, and four tiles have their width.
+            unsafe { lay_keys(&keys, &rows[0], to) };
+            for lane in (0..KEYS).step_by(STEP) {
+                let place = (from + lane, span.count * FOUR);
+                // SAFETY: 32 rows are whole or nowhere, and all columns have the step.
                 unsafe { lay_values(&values, &rows[1][lane..lane + STEP], place, tiles) };
             }
         }
     }
 
-    /// Up to 32 lines over the whole stretch.
+    /// What a panel of lines sees of a stretch, if it is anything.
+    fn sees(&self, panel: usize, span: Span) -> Option<Seen> {
+        let group = self.widths.group;
+        let (first, count) = (panel * PANEL, PANEL.min(self.count() - panel * PANEL));
+        let (mut lo, mut hi) = ([0; PANEL], [0; PANEL]);
+        let (mut keys, mut free) = ((span.count, 0), (0, span.count));
+        let (mut line, mut query) = (0, first / group);
+        while line < count {
+            let lines = line..count.min((query + 1) * group - first);
+            let (from, to) = self.ranges[query];
+            let (from, to) = (from.max(self.keys.0), to.min(self.keys.1).min(span.base + STRETCH));
+            let (from, to) = (from.saturating_sub(span.base), to.saturating_sub(span.base));
+            let (from, to) = if from < to { (from, to) } else { (0, 0) };
+            if from < to {
+                keys = (keys.0.min(from), keys.1.max(to));
+            }
+            free = (free.0.max(from), free.1.min(to));
+            lo[lines.clone()].fill(from as i32);
+            hi[lines.clone()].fill(to as i32);
+            (line, query) = (lines.end, query + 1);
+        }
+        // Of lines that are not there nobody asks.
+        let some = (lo[0], hi[0]);
+        lo[count..].fill(some.0);
+        hi[count..].fill(some.1);
+        let steps = (keys.0 / KEYS * KEYS, keys.1.next_multiple_of(STEP));
+        (keys.0 < keys.1).then_some(Seen { lo, hi, keys: steps, free })
+    }
+
+    /// A panel of lines over the stretch.
     ///
     /// # Safety
-    /// The registers must be configured, the lines exist, and the tiles hold the stretch of their head.
+    /// The registers must be configured, and the tiles hold the lines and the stretch of their head.
     #[inline(always)]
-    unsafe fn pair(
-        &mut self,
-        registers: &Registers,
-        (line, lines): (usize, usize),
-        span: Span,
-        tiles: &mut Tiles,
-    ) {
+    unsafe fn panel<S: Simd>(&mut self, registers: &Registers, panel: usize, span: Span, tiles: &mut Tiles) {
         let w = self.widths;
-        let mut seen = [(0, 0); PAIR];
-        let (mut first, mut end) = (span.count, 0);
-        for (l, seen) in seen[..lines].iter_mut().enumerate() {
-            let (lo, hi) = self.ranges[(line + l) / w.group % self.ranges.len()];
-            let (lo, hi) = (lo.max(self.keys.0), hi.min(self.keys.1));
-            *seen = if lo < hi { (lo - span.base, hi - span.base) } else { (0, 0) };
-            if lo < hi {
-                (first, end) = (first.min(seen.0 / PAIR * PAIR), end.max(seen.1.next_multiple_of(PAIR)));
+        let Some(seen) = self.sees(panel, span) else { return };
+        let (first, end) = seen.keys;
+        let lines = tiles.queries[panel * PANEL * w.key..].as_ptr();
+        for key in (first..end).step_by(FOUR) {
+            let operands = (tiles.keys[key * w.key..].as_ptr(), lines, w.key / STEP);
+            let to = tiles.scores[key * PANEL..][..FOUR * PANEL].as_mut_ptr();
+            // SAFETY: as the caller promises; a panel of lines is as deep as keys are, and scores have all keys.
+            unsafe { multiply_near(registers, operands, (to, key + FOUR <= end)) };
+        }
+        let [of_keys, of_values] = &tiles.steps;
+        if !of_keys.is_empty() || self.scores.softcap.is_some() {
+            let scores = tiles.scores[first * PANEL..end * PANEL].chunks_exact_mut(PANEL);
+            for (scores, key) in scores.zip(first..) {
+                if let Some(step) = of_keys.get(key) {
+                    coded::scale(scores, &[*step; PANEL]);
+                }
+                if let Some(cap) = self.scores.softcap {
+                    for s in scores {
+                        *s = math::tanh(*s / cap) * cap;
+                    }
+                }
             }
         }
-        if first >= end {
-            return;
-        }
-        for l in 0..PAIR {
-            let q = if l < lines { self.q[(line + l) * w.key..].as_ptr() } else { std::ptr::null() };
-            // SAFETY: a line has as many numbers as a key, or is nowhere; its tiles are there.
-            unsafe { lay_line(q, w.key, tiles.queries.as_mut_ptr().add(slot(l))) };
-        }
-        for key in (first..end).step_by(PAIR) {
-            let panels = [key, key + PANEL].map(|key| tiles.keys[key * w.key..].as_ptr());
-            let operands = (tiles.queries.as_ptr(), panels, w.key / STEP);
-            // SAFETY: as the caller promises; a panel of keys is as deep as a line, and scores have all lines and keys.
-            unsafe { multiply_near(registers, operands, (tiles.scores[key..].as_mut_ptr(), SCORES)) };
-        }
-        // Maxima come first, so that no line waits for its own.
-        let mut tops = [f32::NEG_INFINITY; PAIR];
-        for (l, top) in tops[..lines].iter_mut().enumerate() {
-            *top = self.top(l, (first, end), seen[l], tiles);
-        }
-        for l in 0..PAIR {
-            if let Some(running) = weigh((l, tops[l]), (first, end), seen[l], tiles) {
-                self.part.running[line + l] = running;
-            }
-        }
-        let width = w.value_padded();
-        for panel in (0..w.value / PANEL).step_by(2) {
-            let next = (panel + 1).min(w.value / PANEL - 1);
-            let panels =
-                [panel, next].map(|p| tiles.values[p * span.count * PANEL + first * PANEL..].as_ptr());
-            let operands = (tiles.weights.as_ptr(), panels, (end - first) / STEP);
-            let out = &mut self.part.out[line * width..][..lines * width];
-            if lines == PAIR && next > panel {
-                // SAFETY: as the caller promises; a panel of values is as deep as the stretch has keys, and the result has
-                // all lines and columns.
-                unsafe { multiply_near(registers, operands, (out[panel * PANEL..].as_mut_ptr(), width)) };
-                continue;
-            }
-            // SAFETY: as above.
-            unsafe { multiply_near(registers, operands, (tiles.sums.as_mut_ptr(), PAIR)) };
-            let columns = (next + 1 - panel) * PANEL;
-            for (to, sums) in out.chunks_mut(width).zip(tiles.sums.chunks(PAIR)) {
-                to[panel * PANEL..][..columns].copy_from_slice(&sums[..columns]);
-            }
+        let mut part = Softmax::EMPTY;
+        let steps = (!of_values.is_empty()).then_some(&of_values[..]);
+        let kept = !tiles.unbounded.is_empty();
+        // SAFETY: lines are only multiplied in tiles where the machine has them.
+        unsafe { soften((&mut tiles.scores, &mut tiles.weights), &seen, (steps, kept), &mut part) };
+        let softmax = &mut tiles.softmaxes[panel];
+        let total = &mut tiles.totals[panel * columns(&w) * PANEL..][..columns(&w) * PANEL];
+        let out = if softmax.is_fresh { &mut *total } else { &mut tiles.sums[..] };
+        for column in (0..w.value).step_by(FOUR) {
+            let values = tiles.values[column * span.count + first * FOUR..].as_ptr();
+            let operands = (values, tiles.weights.as_ptr(), (end - first) / STEP);
+            let to = out[column * PANEL..][..FOUR * PANEL].as_mut_ptr();
+            // SAFETY: as the caller promises; columns of values are as deep as the weights, and the result has all of them.
+            unsafe { multiply_near(registers, operands, (to, w.value - column > FOUR / 2)) };
         }
         for &Unbounded { key, column, value } in &tiles.unbounded {
-            for l in (0..lines).filter(|&l| (seen[l].0..seen[l].1).contains(&key)) {
-                let weight = tiles.scores[l * SCORES + key];
-                self.part.out[(line + l) * width + column] += weight * value;
+            for l in (0..PANEL).filter(|&l| (seen.lo[l]..seen.hi[l]).contains(&(key as i32))) {
+                out[column * PANEL + l] += tiles.scores[key * PANEL + l] * value;
+            }
+        }
+        if softmax.is_fresh {
+            *softmax = Softmax { is_fresh: false, ..part };
+            return;
+        }
+        let (mut old, mut new) = (softmax.tops, part.tops);
+        join_factors::<S, PANEL>(&mut softmax.tops, (&mut old, &mut new));
+        for l in 0..PANEL {
+            softmax.sums[l] = softmax.sums[l] * old[l] + part.sums[l] * new[l];
+        }
+        for (total, more) in total.chunks_exact_mut(PANEL).zip(tiles.sums.chunks_exact(PANEL)) {
+            for l in 0..PANEL {
+                total[l] = total[l] * old[l] + more[l] * new[l];
             }
         }
     }
 
-    /// The highest of the scores that a line, one of a pair, sees from key `first` to `end` of the stretch. Where keys are codes or
-    /// there is a cap, scores are finished first.
+    /// Puts the results of a head where they go: divided by the sums of their weights to their rows, or as they are beside the
+    /// state of their softmax.
     #[inline(always)]
-    fn top(&self, line: usize, (first, end): (usize, usize), seen: (usize, usize), tiles: &mut Tiles) -> f32 {
-        let scores = &mut tiles.scores[line * SCORES..][..STRETCH];
-        if let [of_keys, _] = &tiles.steps
-            && !of_keys.is_empty()
-        {
-            coded::scale(&mut scores[first..end], &of_keys[first..end]);
-        }
-        if let Some(cap) = self.scores.softcap {
-            for s in &mut scores[seen.0..seen.1] {
-                *s = math::tanh(*s / cap) * cap;
+    fn put(&mut self, head: usize, panels: usize, tiles: &mut Tiles) {
+        let w = self.widths;
+        let (first, lines) = ((head - self.heads.start) * self.count(), self.count());
+        for panel in 0..panels {
+            let total = &mut tiles.totals[panel * columns(&w) * PANEL..][..columns(&w) * PANEL];
+            let softmax = &tiles.softmaxes[panel];
+            if softmax.is_fresh {
+                total.fill(0.0);
+            }
+            let (from, count) = (panel * PANEL, PANEL.min(lines - panel * PANEL));
+            let row_and_head =
+                |line: usize| (self.block.row + line / w.group, head * w.group + line % w.group);
+            let mut factors = [1.0; PANEL];
+            let mut to = [std::ptr::null_mut(); PANEL];
+            for l in 0..count {
+                let (line, sum) = (from + l, softmax.sums[l]);
+                let Some(rows) = self.rows else {
+                    self.part.running[first + line] = Running::of(softmax.tops[l], sum);
+                    to[l] = self.part.out[(first + line) * w.value..][..w.value].as_mut_ptr();
+                    continue;
+                };
+                factors[l] = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+                let (row, head) = row_and_head(line);
+                to[l] = match rows.dtype {
+                    // SAFETY: every row and head belongs to one task, and its line lies within the result.
+                    DType::F32 => unsafe { rows.line(row, head, w.value) }.as_mut_ptr().cast(),
+                    _ => tiles.lines[l * w.value..][..w.value].as_mut_ptr(),
+                };
+            }
+            // SAFETY: the totals have all columns, and each of the places is as long as a line.
+            unsafe { turn_back(total, &factors, &to[..count], w.value) };
+            let Some(rows) = self.rows.filter(|rows| rows.dtype != DType::F32) else { continue };
+            for (l, numbers) in tiles.lines.chunks_exact(w.value).take(count).enumerate() {
+                let (row, head) = row_and_head(from + l);
+                // SAFETY: as above.
+                f32::store(rows.dtype, numbers, unsafe { rows.line(row, head, w.value) });
             }
         }
-        // SAFETY: lines are only multiplied in tiles where the machine has them.
-        unsafe { highest(scores, seen) }
     }
 }
 
-/// Turns the scores of a line, one of a pair, into weights in tiles, from key `first` to `end` of the stretch: their softmax, if it sees
-/// any. What it does not see weighs nothing; where values are codes, weights are multiplied by their steps.
-#[inline(always)]
-fn weigh(
-    (line, top): (usize, f32),
-    (first, end): (usize, usize),
-    seen: (usize, usize),
-    tiles: &mut Tiles,
-) -> Option<Running> {
-    let scores = &mut tiles.scores[line * SCORES..][..STRETCH];
-    // SAFETY: lines are only multiplied in tiles where the machine has them; the scores are those of the stretch, and the weights of a
-    // line have as many tiles as the stretch has keys.
-    unsafe {
-        let to = tiles.weights.as_mut_ptr().add(slot(line));
-        if seen.0 >= seen.1 {
-            lay_line(std::ptr::null(), end - first, to);
-            return None;
-        }
-        let running = soften((scores, top), (first, end), seen, to);
-        let [_, of_values] = &tiles.steps;
-        if !of_values.is_empty() {
-            coded::scale(&mut scores[first..end], &of_values[first..end]);
-            lay_line(scores[first..end].as_ptr(), end - first, to);
-        }
-        Some(running)
-    }
-}
-
-/// The highest score that a line sees, from `lo` to `hi` of the stretch, unless it is no number.
+/// The softmax of a panel of lines over a stretch: scores become weights in tiles, and those of keys that a line does not see weigh
+/// nothing. Where values are codes, weights are multiplied by their steps. If weights are kept, they are where the scores
+/// were, too.
 ///
 /// # Safety
 /// The machine must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn highest(scores: &[f32], (lo, hi): (usize, usize)) -> f32 {
-    let hidden = _mm512_set1_ps(f32::NEG_INFINITY);
-    let mut most = [hidden; 2];
-    let (steps, _) = scores.as_chunks::<STEP>();
-    for step in lo / STEP..hi.div_ceil(STEP) {
-        let (masks, x) = (masks(step * STEP, (lo, hi)), steps[step].as_ptr());
-        for i in 0..2 {
-            // SAFETY: a step has two vectors. Of a score that is no number the maximum stays what it was.
-            most[i] =
-                unsafe { _mm512_max_ps(_mm512_mask_loadu_ps(hidden, masks[i], x.add(16 * i)), most[i]) };
-        }
-    }
-    _mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1]))
-}
-
-/// The softmax of a line's scores from `first` to `end` of its stretch, of which it sees `lo` to `hi`: they become weights, in place
-/// and as the line of a tile.
-///
-/// # Safety
-/// The machine must have the features; the scores must be there, from one step of tiles to another, and the tiles writable.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn soften(
-    (scores, top): (&mut [f32], f32),
-    (first, end): (usize, usize),
-    (lo, hi): (usize, usize),
-    to: *mut u16,
-) -> Running {
-    let (steps, _) = scores.as_chunks_mut::<STEP>();
-    // Scores that are all as low as can be weigh nothing; one that is no number makes all of the line none.
-    let scaled = _mm512_set1_ps(if top == f32::NEG_INFINITY { 0.0 } else { -top * std::f32::consts::LOG2_E });
-    let mut sums = [_mm512_setzero_ps(); 2];
-    for step in first / STEP..end / STEP {
-        let (masks, x) = (masks(step * STEP, (lo, hi)), steps[step].as_mut_ptr());
-        let mut weights = [_mm512_setzero_ps(); 2];
-        // SAFETY: a step has two vectors, and the line a place in every step's tile.
-        unsafe {
-            for i in 0..2 {
-                weights[i] = power(masks[i], _mm512_loadu_ps(x.add(16 * i)), scaled);
-                sums[i] = _mm512_add_ps(sums[i], weights[i]);
-                _mm512_storeu_ps(x.add(16 * i), weights[i]);
+    (scores, weights): (&mut [f32], &mut [u16]),
+    seen: &Seen,
+    (steps, kept): (Option<&[f32]>, bool),
+    part: &mut Softmax,
+) {
+    let (first, end) = seen.keys;
+    assert!(scores.len() >= end * PANEL && weights.len() >= (end - first) * PANEL, "a stretch of scores");
+    assert!(steps.is_none_or(|steps| steps.len() >= end), "a step for each key");
+    let hidden = _mm512_set1_ps(f32::NEG_INFINITY);
+    // SAFETY: a row of scores is a vector, and two of weights are.
+    unsafe {
+        let rows = scores.as_mut_ptr();
+        let row = |key: usize| rows.add(key * PANEL);
+        let range = [&seen.lo, &seen.hi].map(|ends| _mm512_loadu_si512(ends.as_ptr().cast()));
+        // Maxima come first. Of a score that is no number the maximum stays what it was.
+        let mut most = [hidden; 4];
+        for step in (first..end).step_by(STEP) {
+            let is_free = seen.is_free(step);
+            for key in (step..step + STEP).step_by(most.len()) {
+                for i in 0..most.len() {
+                    let score = _mm512_loadu_ps(row(key + i));
+                    most[i] = if is_free {
+                        _mm512_max_ps(score, most[i])
+                    } else {
+                        _mm512_mask_max_ps(most[i], sees(range, key + i), score, most[i])
+                    };
+                }
             }
-            let to: *mut u8 = to.add((step - first / STEP) * 2 * TILE).cast();
-            _mm512_storeu_si512(to.cast(), narrowed(weights[0], weights[1]));
         }
+        let top = _mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3]));
+        _mm512_storeu_ps(part.tops.as_mut_ptr(), top);
+        // Scores that are all as low as can be weigh nothing; one that is no number makes all of the line none.
+        let is_some = _mm512_cmp_ps_mask::<_CMP_NEQ_OQ>(top, hidden);
+        let scaled = _mm512_maskz_mul_ps(is_some, top, _mm512_set1_ps(-std::f32::consts::LOG2_E));
+        let mut sums = [_mm512_setzero_ps(); 2];
+        for step in (first..end).step_by(STEP) {
+            let is_free = seen.is_free(step);
+            for key in (step..step + STEP).step_by(2) {
+                let mut both = [_mm512_setzero_ps(); 2];
+                for i in 0..2 {
+                    let mask = if is_free { __mmask16::MAX } else { sees(range, key + i) };
+                    both[i] = power(mask, _mm512_loadu_ps(row(key + i)), scaled);
+                    sums[i] = _mm512_add_ps(sums[i], both[i]);
+                    if let Some(steps) = steps {
+                        both[i] = _mm512_mul_ps(both[i], _mm512_set1_ps(*steps.get_unchecked(key + i)));
+                    }
+                    if kept {
+                        _mm512_storeu_ps(row(key + i), both[i]);
+                    }
+                }
+                let to = weights.as_mut_ptr().add((key - first) * PANEL);
+                _mm512_storeu_si512(to.cast(), paired(both));
+            }
+        }
+        _mm512_storeu_ps(part.sums.as_mut_ptr(), _mm512_add_ps(sums[0], sums[1]));
     }
-    let mut running = Running { top, sums: [0.0; 16] };
-    // SAFETY: the sums are a whole vector.
-    unsafe { _mm512_storeu_ps(running.sums.as_mut_ptr(), _mm512_add_ps(sums[0], sums[1])) };
-    running
 }
 
-/// Which of the 32 keys from `at` on are among those that are seen.
+/// Which lines see a key.
 #[inline]
-fn masks(at: usize, (lo, hi): (usize, usize)) -> [__mmask16; 2] {
-    let below = |end: usize| (1u64 << end.saturating_sub(at).min(STEP)) - 1;
-    let seen = below(hi) & !below(lo);
-    [seen as u16, (seen >> 16) as u16]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn sees([lo, hi]: [__m512i; 2], key: usize) -> __mmask16 {
+    let key = _mm512_set1_epi32(key as i32);
+    _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(lo, key), hi, key)
 }
 
 /// `e^x` of scores, relative to the one whose negative in powers of two is `scaled`; nothing where the mask has none, nor where it would
-/// be too small for an exponent of its own: numbers below that are slow to compute with. Errors are a few units in the last place of
-/// the exponent's, far below what rounding to `bf16` leaves.
+/// be too small for an exponent of its own: numbers below that are slow to compute with. Errors are below one in a hundred thousand,
+/// far less than what rounding to `bf16` leaves.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn power(mask: __mmask16, x: __m512, scaled: __m512) -> __m512 {
     // `(2^x - 1) / x` from 0 to 1, at the nodes of Chebyshev's polynomials.
-    const FACTORS: [f32; 5] = [0.001_788_368_8, 0.009_199_387, 0.055_657_055, 0.240_207_2, 0.693_147_54];
+    const FACTORS: [f32; 4] = [0.012_763_114, 0.053_441_03, 0.240_647_05, 0.693_134];
     const FLOOR: i32 = 0x01;
     let x = _mm512_fmadd_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E), scaled);
     let rest = _mm512_reduce_ps::<FLOOR>(x);
@@ -357,57 +464,59 @@ fn power(mask: __mmask16, x: __m512, scaled: __m512) -> __m512 {
     _mm512_maskz_scalef_ps(mask, p, x)
 }
 
-/// Where a line of a pair of tiles begins; its next step is two tiles further on.
-fn slot(line: usize) -> usize {
-    line / TOKENS * TILE + line % TOKENS * STEP
-}
-
-/// One line at all its steps, or zeros if it is nowhere.
+/// Sixteen lines of so many numbers, scaled, as a panel.
 ///
 /// # Safety
-/// The line must have its numbers, a multiple of 32; every step must be writable, two tiles further on each time.
+/// The machine must have the features; a line has a multiple of 32 numbers, and there must be sixteen of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn lay_line(line: *const f32, count: usize, to: *mut u16) {
-    for at in (0..count).step_by(STEP) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let bits = if line.is_null() {
-                _mm512_setzero_si512()
-            } else {
-                narrowed(_mm512_loadu_ps(line.add(at)), _mm512_loadu_ps(line.add(at + 16)))
-            };
-            _mm512_storeu_si512(to.add(at / STEP * 2 * TILE).cast(), bits);
-        }
-    }
-}
-
-/// Sixteen keys as a panel.
-///
-/// # Safety
-/// Rows must be whole or null, and the panel have their width.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn lay_keys(keys: &Memory<'_>, rows: &[*const u8], to: &mut [u16]) {
-    for at in (0..keys.width).step_by(STEP) {
+unsafe fn lay_lines(lines: &[f32], (width, scale): (usize, f32), to: &mut [u16]) {
+    assert!(lines.len() >= PANEL * width && to.len() >= PANEL * width, "a panel of lines");
+    let scale = _mm512_set1_ps(scale);
+    for at in (0..width).step_by(STEP) {
         let mut v = [_mm512_setzero_ps(); PANEL];
-        for (v, row) in v.iter_mut().zip(rows).filter(|(_, row)| !row.is_null()) {
-            // SAFETY: the row has 32 numbers from there on.
-            *v = _mm512_castsi512_ps(unsafe {
-                narrowed(widened(keys.dtype, *row, at), widened(keys.dtype, *row, at + 16))
-            });
+        for (line, v) in v.iter_mut().enumerate() {
+            // SAFETY: the line has 32 numbers from there on.
+            unsafe {
+                let from = lines.as_ptr().add(line * width + at);
+                let low = _mm512_mul_ps(_mm512_loadu_ps(from), scale);
+                let high = _mm512_mul_ps(_mm512_loadu_ps(from.add(PANEL)), scale);
+                *v = _mm512_castsi512_ps(narrowed(low, high));
+            }
         }
         for (pair, v) in square(v).into_iter().enumerate() {
-            let to = &mut to[at * PANEL + pair * 2 * PANEL..][..2 * PANEL];
-            // SAFETY: a line of a tile is a whole vector.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), v) };
+            // SAFETY: a row of a tile is a whole vector.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(at * PANEL + pair * 2 * PANEL).cast(), v) };
         }
     }
 }
 
-/// A step of 32 values, the first of them at `place.0` keys of the stretch, in all panels, which lie `place.1` apart; those that
-/// are not finite are put down instead.
+/// Four tiles of keys.
 ///
 /// # Safety
-/// Rows must be whole or null.
+/// The machine must have the features; rows must be whole or null.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn lay_keys(keys: &Memory<'_>, rows: &Addresses, to: &mut [u16]) {
+    assert!(to.len() >= FOUR * keys.width, "four tiles of keys");
+    for (slot, row) in rows.iter().enumerate() {
+        for at in (0..keys.width).step_by(STEP) {
+            // SAFETY: the row has 32 numbers from there on, and a row of a tile is a whole vector.
+            unsafe {
+                let bits = if row.is_null() {
+                    _mm512_setzero_si512()
+                } else {
+                    narrowed(widened(keys.dtype, *row, at), widened(keys.dtype, *row, at + 16))
+                };
+                _mm512_storeu_si512(to.as_mut_ptr().add(at * FOUR + slot * STEP).cast(), bits);
+            }
+        }
+    }
+}
+
+/// A step of 32 values, the first of them at `place.0` keys of the stretch, in all columns, of which four tiles lie `place.1`
+/// apart; those that are not finite are put down instead.
+///
+/// # Safety
+/// The machine must have the features; rows must be whole or null.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn lay_values(
     values: &Memory<'_>,
@@ -415,23 +524,68 @@ unsafe fn lay_values(
     (first, apart): (usize, usize),
     tiles: &mut Tiles,
 ) {
-    for (pair, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
-        for panel in 0..values.width / PANEL {
+    assert!(rows.len() == STEP, "a step of values");
+    for column in (0..values.width).step_by(PANEL) {
+        let mut v = [_mm512_setzero_ps(); PANEL];
+        for (pair, v) in v.iter_mut().enumerate() {
             let mut both = [_mm512_setzero_ps(); 2];
-            for (i, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_null()) {
-                let at = (first + 2 * pair + i, panel * PANEL);
-                // SAFETY: the row has the columns of the panel.
-                both[i] = bounded(unsafe { widened(values.dtype, *row, at.1) }, at, &mut tiles.unbounded);
+            for (i, both) in both.iter_mut().enumerate() {
+                let row = rows[2 * pair + i];
+                if !row.is_null() {
+                    let at = (first + 2 * pair + i, column);
+                    // SAFETY: the row has sixteen columns from there on.
+                    *both = bounded(unsafe { widened(values.dtype, row, column) }, at, &mut tiles.unbounded);
+                }
             }
-            let bits = narrowed(both[0], both[1]);
-            let near = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits));
-            let far = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(bits));
-            let mixed = _mm512_or_si512(near, _mm512_slli_epi32::<16>(far));
-            let to = &mut tiles.values[panel * apart + first * PANEL + pair * 2 * PANEL..][..2 * PANEL];
-            // SAFETY: a line of a tile is a whole vector.
-            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), mixed) };
+            *v = _mm512_castsi512_ps(paired(both));
+        }
+        let to = column / FOUR * apart + first * FOUR + column % FOUR * STEP;
+        let to = &mut tiles.values[to..][..TILE];
+        for (row, v) in square(v).into_iter().enumerate() {
+            // SAFETY: a row of a tile is a whole vector.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(row * STEP).cast(), v) };
         }
     }
+}
+
+/// Lines of results, multiplied by their factors, from columns of a panel.
+///
+/// # Safety
+/// The machine must have the features; there must be so many columns, and each place have room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn turn_back(columns: &[f32], factors: &[f32; PANEL], to: &[*mut f32], width: usize) {
+    assert!(width.is_multiple_of(PANEL) && columns.len() >= width * PANEL, "columns of results");
+    // SAFETY: as the caller promises.
+    unsafe {
+        let factors = _mm512_loadu_ps(factors.as_ptr());
+        for at in (0..width).step_by(PANEL) {
+            let mut v = [_mm512_setzero_ps(); PANEL];
+            for (i, v) in v.iter_mut().enumerate() {
+                *v = _mm512_mul_ps(_mm512_loadu_ps(columns.as_ptr().add((at + i) * PANEL)), factors);
+            }
+            for (v, to) in square(v).into_iter().zip(to) {
+                _mm512_storeu_ps(to.add(at), v);
+            }
+        }
+    }
+}
+
+/// The nearest `bf16` of two vectors, each beside its neighbour of the other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn paired([even, odd]: [__m512; 2]) -> __m512i {
+    const ORDER: [u16; 32] = {
+        let mut order = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            order[i] = (i / 2 + i % 2 * 16) as u16;
+            i += 1;
+        }
+        order
+    };
+    // SAFETY: it is a whole vector.
+    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
+    _mm512_permutexvar_epi16(order, narrowed(even, odd))
 }
 
 /// Values of a key from a column on with zeros for those that are not finite, which are put down.
@@ -491,28 +645,37 @@ mod tests {
         if !SimdLevel::Amx.is_available() {
             return;
         }
-        let of = |i: usize| (i * 7919 % 4001) as f32 * 0.03 - 110.0;
-        for (lo, hi) in [(0, STRETCH), (3, 200), (64, 65), (31, 33)] {
-            let mut scores: Vec<f32> = (0..STRETCH).map(of).collect();
-            let mut tiles = vec![0xffff; STRETCH / STEP * 2 * TILE];
-            // SAFETY: the machine has tiles; there are a stretch of scores, and tiles for it.
-            let running = unsafe {
-                let top = highest(&scores, (lo, hi));
-                soften((&mut scores, top), (0, STRETCH), (lo, hi), tiles.as_mut_ptr())
-            };
-            let top = (lo..hi).map(of).fold(f32::MIN, f32::max);
-            assert_eq!(running.top, top);
-            let mut sum = 0.0;
-            for i in 0..STRETCH {
-                let is_seen = (lo..hi).contains(&i);
-                let expected = if is_seen { f64::from(of(i) - top).exp() } else { 0.0 };
-                sum += expected;
-                let found = f64::from(scores[i]);
-                assert!((found - expected).abs() <= 2e-5 * expected + 1e-37, "{i}: {found} for {expected}");
-                let rounded = f32::from_bits(u32::from(tiles[i / STEP * 2 * TILE + i % STEP]) << 16);
-                assert!((f64::from(rounded) - found).abs() <= found / 256.0, "{i}: {rounded} for {found}");
+        let of = |key: usize, line: usize| ((key * 7919 + line * 104_729) % 4001) as f32 * 0.03 - 110.0;
+        // Lines see a part of the first step and all of the others, or nothing but the part, or all of some and nothing.
+        let ranges = [(0, STRETCH), (3, 200), (64, 65), (31, 33), (0, 0)];
+        for all_see in [false, true] {
+            let range = |line: usize| if all_see { ranges[0] } else { ranges[line % ranges.len()] };
+            let ends = |end: usize| std::array::from_fn(|l| [range(l).0, range(l).1][end] as i32);
+            let free = if all_see { (0, STRETCH) } else { (64, 0) };
+            let seen = Seen { lo: ends(0), hi: ends(1), keys: (0, STRETCH), free };
+            let mut scores: Vec<f32> = (0..STRETCH * PANEL).map(|i| of(i / PANEL, i % PANEL)).collect();
+            let mut weights = vec![0xffff; STRETCH * PANEL];
+            let mut part = Softmax::EMPTY;
+            // SAFETY: the machine has tiles; there are a stretch of scores, and weights for it.
+            unsafe { soften((&mut scores, &mut weights), &seen, (None, true), &mut part) };
+            for line in 0..PANEL {
+                let (lo, hi) = range(line);
+                let top = (lo..hi).map(|key| of(key, line)).fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!(part.tops[line], top);
+                let mut sum = 0.0;
+                for key in 0..STRETCH {
+                    let is_seen = (lo..hi).contains(&key);
+                    let expected = if is_seen { f64::from(of(key, line) - top).exp() } else { 0.0 };
+                    sum += expected;
+                    let found = f64::from(scores[key * PANEL + line]);
+                    let error = (found - expected).abs();
+                    assert!(error <= 2e-5 * expected + 1e-37, "{line} {key}: {found} for {expected}");
+                    let place = key / 2 * 2 * PANEL + line * 2 + key % 2;
+                    let rounded = f64::from(f32::from_bits(u32::from(weights[place]) << 16));
+                    assert!((rounded - found).abs() <= found / 256.0, "{line} {key}: {rounded} for {found}");
+                }
+                assert!((f64::from(part.sums[line]) - sum).abs() <= 1e-5 * sum, "{line}: {sum}");
             }
-            assert!((f64::from(running.sum()) - sum).abs() < 1e-5 * sum, "{:?} for {sum}", running.sums);
         }
     }
 }

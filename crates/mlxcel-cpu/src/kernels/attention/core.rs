@@ -13,6 +13,7 @@ use super::turn::{fetch, turn};
 use crate::lanes::Lane;
 use crate::math;
 use crate::simd::{Kernel, LANES_MAX, Simd};
+use crate::view::Shared;
 
 /// Keys in a tile. Tiles begin at multiples of it, counted from the start of the sequence.
 pub(super) const KEYS: usize = 64;
@@ -197,7 +198,30 @@ pub(super) struct Partial<'a> {
     pub(super) running: &'a mut [Running],
 }
 
-/// The lines of a block for some KV heads, over the keys of one stretch.
+/// Where finished results go.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) bytes: Shared<u8>,
+    pub(super) dtype: DType,
+    /// Query heads of a row.
+    pub(super) heads: usize,
+    /// One per query head.
+    pub(super) sinks: Option<&'a [f32]>,
+}
+
+impl Rows<'_> {
+    /// The bytes of a row's head.
+    ///
+    /// # Safety
+    /// The row and the head must exist, be `width` wide, and belong to nobody else.
+    pub(super) unsafe fn line(&self, row: usize, head: usize, width: usize) -> &mut [u8] {
+        let bytes = width * self.dtype.size().expect("results are plain");
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.at((row * self.heads + head) * bytes), bytes) }
+    }
+}
+
+/// The lines of a block for some KV heads, over the keys of one stretch, or over all of them if they are finished.
 pub(super) struct Attend<'a> {
     pub(super) context: &'a dyn Context,
     pub(super) block: &'a Block,
@@ -206,7 +230,7 @@ pub(super) struct Attend<'a> {
     pub(super) widths: Widths,
     /// What each query of the block sees.
     pub(super) ranges: &'a [(usize, usize)],
-    /// `[heads][queries][group][key]`.
+    /// `[heads][queries][group][key]`, unless they are multiplied in tiles.
     pub(super) q: &'a [f32],
     pub(super) keys: (usize, usize),
     /// The end of the keys that the block sees, which may be read after these.
@@ -214,6 +238,9 @@ pub(super) struct Attend<'a> {
     pub(super) scratch: &'a mut Scratch,
     /// `[heads][queries][group]`.
     pub(super) part: Partial<'a>,
+    /// Where lines in tiles go if they are finished; else they are put into the part.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) rows: Option<Rows<'a>>,
 }
 
 impl Kernel for Attend<'_> {
@@ -222,13 +249,13 @@ impl Kernel for Attend<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let w = self.widths;
-        self.part.out.fill(0.0);
-        self.part.running.fill(Running::EMPTY);
         #[cfg(target_arch = "x86_64")]
         if self.block.way == Way::Tiles {
             // SAFETY: who chose the way knows that the machine has tiles and that rows fit.
-            return unsafe { self.by_tiles() };
+            return unsafe { self.by_tiles::<S>() };
         }
+        self.part.out.fill(0.0);
+        self.part.running.fill(Running::EMPTY);
         if self.block.way == Way::Dots && self.is_direct() {
             return self.by_dots::<S>();
         }

@@ -6,10 +6,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use mlxcel_ir::DType;
-
 use super::Scores;
-use super::core::{Attend, Block, Context, Partial, STRETCH, Scratch, Widths};
+use super::core::{Attend, Block, Context, Partial, Rows, STRETCH, Scratch, Way, Widths};
 use super::soft::{Running, join};
 use crate::context::Context as Machine;
 use crate::lanes::Lane;
@@ -25,8 +23,9 @@ const PIECES_MAX: usize = 64;
 
 /// Lines that share a turned tile of keys: enough that turning costs little, few enough to stay in the cache.
 const LINES_MAX: usize = 96;
-/// The same where keys and values are laid into tiles, which costs more.
-const TILED_MAX: usize = 192;
+/// The same where keys and values are laid into tiles, which costs more; and numbers of such lines.
+const TILED_MAX: usize = 384;
+const TILED_NUMBERS: usize = 1 << 16;
 
 /// One call of attention.
 pub(super) struct Job<'a> {
@@ -45,7 +44,7 @@ pub(super) fn queries_per_block(
     kv_heads: usize,
     (tokens, has_tiles): (usize, bool),
 ) -> usize {
-    let lines = if has_tiles { TILED_MAX } else { LINES_MAX };
+    let lines = if has_tiles { TILED_MAX.min(TILED_NUMBERS / widths.key) } else { LINES_MAX };
     let most = (lines / widths.group).max(1);
     let shared = tokens * kv_heads / (TASKS_PER_THREAD * machine.threads.count());
     shared.clamp(most.min(8), most)
@@ -126,17 +125,15 @@ thread_local! {
     static CUT: RefCell<Cut> = RefCell::default();
 }
 
-/// Where results go.
-#[derive(Clone, Copy)]
-struct Target {
-    bytes: Shared<u8>,
-    dtype: DType,
-}
-
 impl Job<'_> {
     pub(super) fn run(&self, machine: &Machine, blocks: &[Block], out: &mut Out<'_>) {
         let lots: Vec<Lot> = blocks.iter().map(|&block| Lot::new(self.context, block)).collect();
-        let to = Target { bytes: Shared(out.bytes().as_mut_ptr()), dtype: out.dtype };
+        let to = Rows {
+            bytes: Shared(out.bytes().as_mut_ptr()),
+            dtype: out.dtype,
+            heads: self.kv_heads * self.widths.group,
+            sinks: self.sinks,
+        };
         let enough = lots.len() * self.kv_heads >= TASKS_PER_THREAD * machine.threads.count();
         if enough || lots.iter().all(|l| l.stretches().len() <= 1) {
             self.whole(machine, &lots, to);
@@ -145,19 +142,25 @@ impl Job<'_> {
         }
     }
 
-    /// Every task takes all keys of its block.
-    fn whole(&self, machine: &Machine, lots: &[Lot], to: Target) {
+    /// Every task takes all keys of its block. A prompt's last blocks see most of them.
+    fn whole(&self, machine: &Machine, lots: &[Lot], to: Rows<'_>) {
         let tasks = Tasks::new(machine, lots.len(), self.kv_heads);
-        machine.threads.each(tasks.count(), |task| {
+        machine.threads.each_from_the_last(tasks.count(), |task| {
             let (lot, heads) = tasks.at(task);
             let lot = &lots[lot];
             BUFFERS.with_borrow_mut(|buffers| {
+                if lot.block.way == Way::Tiles {
+                    let nothing = Partial { out: &mut [], running: &mut [] };
+                    let (scratch, to) = (&mut buffers.scratch, Some(to));
+                    return self.attend(machine, (lot, heads, lot.keys), &[], (scratch, nothing, to));
+                }
                 self.queries(machine, lot, heads.clone(), &mut buffers.q);
                 self.clear(lot, heads.clone(), &mut buffers.total);
                 let Buffers { scratch, q, part, total } = buffers;
                 part.resize(heads.len() * self.lines(lot), self.widths.value_padded());
                 for stretch in lot.stretches() {
-                    self.attend(machine, (lot, heads.clone(), stretch), q, (scratch, part.all()));
+                    let keys = lot.part(stretch);
+                    self.attend(machine, (lot, heads.clone(), keys), q, (scratch, part.all(), None));
                     if self.sinks.is_none() && stretch == lot.stretches().start {
                         // There is nothing yet to join it to.
                         std::mem::swap(total, part);
@@ -172,7 +175,7 @@ impl Job<'_> {
 
     /// Every task takes one stretch of the keys of its block; the results are joined afterwards. Long sequences go in
     /// waves, so that results that wait to be joined stay few.
-    fn split(&self, machine: &Machine, lots: &[Lot], cut: &mut Cut, to: Target) {
+    fn split(&self, machine: &Machine, lots: &[Lot], cut: &mut Cut, to: Rows<'_>) {
         let Cut { queries, totals, parts } = cut;
         let pieces: Vec<(usize, usize)> =
             lots.iter().enumerate().flat_map(|(i, lot)| lot.stretches().map(move |s| (i, s))).collect();
@@ -182,7 +185,9 @@ impl Job<'_> {
         }
         for (lot, (total, q)) in lots.iter().zip(totals.iter_mut().zip(queries.iter_mut())) {
             self.clear(lot, 0..self.kv_heads, total);
-            self.queries(machine, lot, 0..self.kv_heads, q);
+            if lot.block.way != Way::Tiles {
+                self.queries(machine, lot, 0..self.kv_heads, q);
+            }
         }
         for wave in pieces.chunks(PIECES_MAX.max(TASKS_PER_THREAD * machine.threads.count())) {
             let firsts = self.wave(machine, (lots, queries), wave, parts);
@@ -221,11 +226,12 @@ impl Job<'_> {
                 let (lot, stretch) = (&lots[pieces[piece].0], pieces[piece].1);
                 let lines = self.lines(lot);
                 let (first, count) = (firsts[piece] + heads.start * lines, heads.len() * lines);
-                let each = lines * self.widths.key;
+                let each = if lot.block.way == Way::Tiles { 0 } else { lines * self.widths.key };
                 let q = &queries[pieces[piece].0][heads.start * each..heads.end * each];
                 // SAFETY: every (piece, head) has lines of its own, and belongs to one task.
                 let part = unsafe { borrow(shared, first, count, width) };
-                self.attend(machine, (lot, heads, stretch), q, (&mut buffers.scratch, part));
+                let keys = lot.part(stretch);
+                self.attend(machine, (lot, heads, keys), q, (&mut buffers.scratch, part, None));
             });
         });
         firsts
@@ -262,10 +268,12 @@ impl Job<'_> {
     fn attend(
         &self,
         machine: &Machine,
-        (lot, heads, stretch): (&Lot, Range<usize>, usize),
+        (lot, heads, keys): (&Lot, Range<usize>, (usize, usize)),
         q: &[f32],
-        (scratch, part): (&mut Scratch, Partial<'_>),
+        (scratch, part, rows): (&mut Scratch, Partial<'_>, Option<Rows<'_>>),
     ) {
+        #[cfg(not(target_arch = "x86_64"))]
+        debug_assert!(rows.is_none(), "there are no tiles");
         machine.level.dispatch(Attend {
             context: self.context,
             block: &lot.block,
@@ -274,25 +282,24 @@ impl Job<'_> {
             widths: self.widths,
             ranges: &lot.ranges,
             q,
-            keys: lot.part(stretch),
+            keys,
             last: lot.keys.1,
             scratch,
             part,
+            #[cfg(target_arch = "x86_64")]
+            rows,
         });
     }
 
     /// Divides by the sums and writes the results of some KV heads.
-    fn finish(&self, machine: &Machine, (lot, heads): (&Lot, Range<usize>), total: &mut Lines, to: Target) {
+    fn finish(&self, machine: &Machine, (lot, heads): (&Lot, Range<usize>), total: &mut Lines, to: Rows<'_>) {
         let (lines, group, value) = (self.lines(lot), self.widths.group, self.widths.value);
-        let size = to.dtype.size().expect("results are plain");
         machine.level.dispatch(Divide { lines: total.all() });
         for (i, line) in total.out.chunks(self.widths.value_padded()).enumerate() {
             let row = lot.block.row + i % lines / group;
             let head = (heads.start + i / lines) * group + i % group;
-            let at = (row * self.kv_heads * group + head) * value * size;
             // SAFETY: every row and head belongs to one task, and its line lies within the result.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(to.bytes.at(at), value * size) };
-            f32::store(to.dtype, &line[..value], bytes);
+            f32::store(to.dtype, &line[..value], unsafe { to.line(row, head, value) });
         }
     }
 }

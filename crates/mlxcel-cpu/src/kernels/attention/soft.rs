@@ -21,9 +21,14 @@ impl Running {
 
     /// One score without a value.
     pub(super) fn sink(score: f32) -> Self {
+        Self::of(score, 1.0)
+    }
+
+    /// A maximum, and a sum of weights.
+    pub(super) fn of(top: f32, sum: f32) -> Self {
         let mut sums = [0.0; WIDE];
-        sums[0] = 1.0;
-        Running { top: score, sums }
+        sums[0] = sum;
+        Running { top, sums }
     }
 
     /// The sum of the weights, always in the same order.
@@ -111,6 +116,20 @@ fn raise<S: Simd>(groups: &[[f32; WIDE]], running: &mut Running) -> f32 {
     fade
 }
 
+/// The common maxima of lines, and from their maxima before and in a part the factors with which either is joined.
+#[inline(always)]
+pub(super) fn join_factors<S: Simd, const LINES: usize>(
+    tops: &mut [f32; LINES],
+    (old, new): (&mut [f32; LINES], &mut [f32; LINES]),
+) {
+    for i in 0..LINES {
+        tops[i] = if new[i] > old[i] { new[i] } else { old[i] };
+        // Where nothing was seen on either side, any top will do.
+        let top = if tops[i] == f32::NEG_INFINITY { 0.0 } else { tops[i] };
+        (old[i], new[i]) = (decay::<S>(old[i] - top), decay::<S>(new[i] - top));
+    }
+}
+
 /// Joins partial results of lines to the results of all keys before them. The factors of several lines are computed side by side.
 #[inline(always)]
 pub(super) fn join<S: Simd>(total: (&mut [f32], &mut [Running]), part: (&[f32], &[Running])) {
@@ -123,12 +142,7 @@ pub(super) fn join<S: Simd>(total: (&mut [f32], &mut [Running]), part: (&[f32], 
             (old[i], new[i]) = (running[first + i].top, add[first + i].top);
         }
         let mut tops = [0.0; WIDE];
-        for i in 0..WIDE {
-            tops[i] = if new[i] > old[i] { new[i] } else { old[i] };
-            // Where nothing was seen on either side, any top will do.
-            let top = if tops[i] == f32::NEG_INFINITY { 0.0 } else { tops[i] };
-            (old[i], new[i]) = (decay::<S>(old[i] - top), decay::<S>(new[i] - top));
-        }
+        join_factors::<S, WIDE>(&mut tops, (&mut old, &mut new));
         for i in 0..count {
             let (line, running) = (first + i, &mut running[first + i]);
             let (old, new) = (old[i], new[i]);

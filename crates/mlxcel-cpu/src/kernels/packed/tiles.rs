@@ -401,44 +401,53 @@ pub(crate) unsafe fn multiply(
     }
 }
 
-/// Two panels of rows with a pair of tiles of tokens, all of which are near: the sums of a token are a line of numbers at `to`, those of
-/// both panels one behind the other, and the next token's lie `apart` numbers further on.
+/// Up to four tiles of tokens, or only two, with a panel of rows. Tokens come past the first-level cache, where rows are and where
+/// sums go: sixteen numbers for every token, one token behind the other.
 ///
 /// # Safety
-/// The registers must be configured as [`WHOLE`] on this thread; `tokens` and each of `rows` must point to `steps` of tiles, and all
-/// lines be writable.
+/// The registers must be configured as [`WHOLE`] on this thread; `tokens` must point to `steps` of four tiles, `rows` to as many
+/// tiles, and there be room for the sums.
 pub(in crate::kernels) unsafe fn multiply_near(
     _: &Registers,
-    (tokens, rows, steps): (*const u16, [*const u16; 2], usize),
-    (to, apart): (*mut f32, usize),
+    (tokens, rows, steps): (*const u16, *const u16, usize),
+    (to, has_four): (*mut f32, bool),
 ) {
-    let (mut a, [mut b0, mut b1]) = (tokens, rows);
-    let apart = apart * size_of::<f32>();
+    let (mut a, mut b) = (tokens, rows);
     // SAFETY: as the caller promises.
     unsafe {
         asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         for _ in 0..steps {
             asm!(
-                "tileloadd tmm4, [{a} + {s}]",
-                "tileloadd tmm6, [{b0} + {s}]",
-                "tileloadd tmm7, [{b1} + {s}]",
-                "tileloadd tmm5, [{a} + {s} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                a = in(reg) a, b0 = in(reg) b0, b1 = in(reg) b1,
-                s = in(reg) 64usize, options(nostack, readonly),
+                "tileloadd tmm4, [{b} + {s}]",
+                "tileloaddt1 tmm5, [{a} + {s}]",
+                "tileloaddt1 tmm6, [{a} + {s} + 1024]",
+                "tdpbf16ps tmm0, tmm5, tmm4",
+                "tdpbf16ps tmm1, tmm6, tmm4",
+                a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack, readonly),
             );
-            (a, b0, b1) = (a.add(2 * TILE), b0.add(TILE), b1.add(TILE));
+            if has_four {
+                asm!(
+                    "tileloaddt1 tmm7, [{a} + {s} + 2048]",
+                    "tileloaddt1 tmm5, [{a} + {s} + 3072]",
+                    "tdpbf16ps tmm2, tmm7, tmm4",
+                    "tdpbf16ps tmm3, tmm5, tmm4",
+                    a = in(reg) a, s = in(reg) 64usize, options(nostack, readonly),
+                );
+            }
+            (a, b) = (a.add(4 * TILE), b.add(TILE));
         }
         asm!(
             "tilestored [{c} + {s}], tmm0",
-            "tilestored [{c} + {s} + 64], tmm1",
-            "tilestored [{d} + {s}], tmm2",
-            "tilestored [{d} + {s} + 64], tmm3",
-            c = in(reg) to, d = in(reg) to.wrapping_byte_add(TOKENS * apart), s = in(reg) apart, options(nostack),
+            "tilestored [{c} + {s} + 1024], tmm1",
+            c = in(reg) to, s = in(reg) 64usize, options(nostack),
         );
+        if has_four {
+            asm!(
+                "tilestored [{c} + {s} + 2048], tmm2",
+                "tilestored [{c} + {s} + 3072], tmm3",
+                c = in(reg) to, s = in(reg) 64usize, options(nostack),
+            );
+        }
     }
 }
 
