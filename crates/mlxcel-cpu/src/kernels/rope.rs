@@ -12,7 +12,7 @@ use mlxcel_ir::DType;
 use crate::context::Context;
 use crate::lanes::{Lane, indices};
 use crate::math;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, SimdLevel};
 use crate::view::{Out, View};
 
 /// The factors of every token.
@@ -104,7 +104,7 @@ pub(crate) fn rope(ctx: &Context, x: &View<'_>, table: &Table, out: &mut Out<'_>
     if dtype == DType::F32 {
         ctx.threads.chunks(out.slice::<f32>(), per_task * token, |task, part| {
             for (i, heads) in part.chunks_mut(token).enumerate() {
-                table.rotate(ctx, x, task * per_task + i, heads);
+                table.rotate(ctx.level, x, (task * per_task + i, 0), heads);
             }
         });
         return;
@@ -112,17 +112,23 @@ pub(crate) fn rope(ctx: &Context, x: &View<'_>, table: &Table, out: &mut Out<'_>
     ctx.threads.chunks(out.bytes(), per_task * token * size, |task, part| {
         let mut heads = vec![0.0; token];
         for (i, bytes) in part.chunks_mut(token * size).enumerate() {
-            table.rotate(ctx, x, task * per_task + i, &mut heads);
+            table.rotate(ctx.level, x, (task * per_task + i, 0), &mut heads);
             f32::store(dtype, &heads, bytes);
         }
     });
 }
 
 impl Table {
-    /// Fills `heads` with the rotated heads of one token.
-    fn rotate(&self, ctx: &Context, x: &View<'_>, t: usize, heads: &mut [f32]) {
+    /// Fills `heads` with as many rotated heads of a token `x [tokens, heads, dim]`, from one on.
+    pub(crate) fn rotate(
+        &self,
+        level: SimdLevel,
+        x: &View<'_>,
+        (t, head): (usize, usize),
+        heads: &mut [f32],
+    ) {
         let (strides, dim) = (&x.layout.strides, x.shape()[2]);
-        let at = t * strides[0];
+        let at = t * strides[0] + head * strides[1];
         let factors = &self.factors[t * 2 * self.rotated..(t + 1) * 2 * self.rotated];
         let mut job = Rotate { factors, interleaved: self.interleaved, from: None, heads, dim };
         if x.dtype == DType::F32 && strides[2] == 1 {
@@ -132,7 +138,7 @@ impl Table {
                 f32::load(x.dtype, x.bytes(), (at + h * strides[1], strides[2]), head);
             }
         }
-        ctx.level.dispatch(job);
+        level.dispatch(job);
     }
 }
 

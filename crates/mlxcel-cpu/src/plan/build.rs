@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use mlxcel_engine::EngineError;
-use mlxcel_ir::{Bindings, Dim, Graph, Node, Op, Type, Value};
+use mlxcel_ir::{Bindings, Dim, Graph, Node, Op, PagedSpec, Type, Value};
 
 use super::feeds::{self, Block};
-use super::lives::{Lives, RootKind, continued, needed};
+use super::lives::{Lives, RootKind, continued, needed, readers};
+use super::ropes::{self, Absorbed};
 use super::slots::{Need, assign};
-use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Source, Span, Step, registers};
+use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Rope, Source, Span, Step, registers};
 use crate::kernels::attention::Sequences;
 use crate::kernels::elementwise::Code;
 use crate::layout::RANK_MAX;
@@ -33,10 +34,15 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
     let ends = || wanted.iter().copied().chain(graph.updates().iter().map(|(_, v)| *v));
     let needed = needed(graph, ends());
     let mut lives = Lives::new(graph, &needed, ends());
-    let blocks = feeds::find(graph, leaves, &needed, ends())?;
+    let readers = readers(graph, &needed, ends());
+    let blocks = feeds::find(graph, leaves, &needed, &readers)?;
     for block in &blocks {
         lives.prolong(Value { node: block.first as u32, result: 0 }, block.last);
         lives.prolong(block.x, block.last);
+    }
+    let absorbed = ropes::find(graph, leaves, &needed, &readers);
+    for a in &absorbed {
+        graph.nodes()[a.rope].inputs.iter().for_each(|v| lives.prolong(*v, a.attention));
     }
     let count = lives.count();
     let found = vec![None; count];
@@ -51,6 +57,7 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
         rotations: vec![],
         sequences: vec![],
         blocks,
+        absorbed,
     };
     let mut arguments = 0;
     for (i, node) in graph.nodes().iter().enumerate() {
@@ -78,6 +85,7 @@ struct Planner<'g> {
     /// The values that lists of sequences are made of.
     sequences: Vec<Vec<(Source, Option<Span>)>>,
     blocks: Vec<Block>,
+    absorbed: Vec<Absorbed>,
 }
 
 /// What a rotation depends on: the values of positions and frequencies, and how they are used.
@@ -103,14 +111,16 @@ impl Planner<'_> {
             return Ok(());
         }
         self.refuse_packed(node, &types)?;
-        if self.blocks.iter().any(|block| block.absorbs(index)) {
+        if self.blocks.iter().any(|block| block.absorbs(index))
+            || self.absorbed.iter().any(|a| a.rope == index)
+        {
             return Ok(());
         }
         if let Some(block) = self.blocks.iter().find(|block| block.last == index).copied() {
             self.block(&block);
             return Ok(());
         }
-        let inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
+        let mut inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
         if let Op::Reshape { .. } = node.op
             && self.lives.is_contiguous(inputs[0])
         {
@@ -120,8 +130,11 @@ impl Planner<'_> {
             self.found[value] = Some(Input { shape: Some(shape), ..self.find(inputs[0]) });
             return Ok(());
         }
+        let kernel = match &node.op {
+            Op::PagedAttention(spec) => self.paged(index, spec, &mut inputs),
+            _ => self.kernel(node, &types, &inputs)?,
+        };
         let places = self.places(index, node, value, &inputs);
-        let kernel = self.kernel(node, &types, &inputs)?;
         let results = places.into_iter().zip(&node.types).enumerate();
         let results: Vec<_> = results.map(|(r, (place, t))| (value + r, t, place)).collect();
         self.step(&node.op, &results, &inputs, kernel);
@@ -271,22 +284,8 @@ impl Planner<'_> {
     }
 
     fn kernel(&mut self, node: &Node, types: &[Type], inputs: &[usize]) -> Result<Kernel, EngineError> {
-        if let Op::Rope { interleaved, scale } = node.op {
-            let angles = [inputs[1], inputs[2]].map(|v| self.find(v).from);
-            let rotation = Rotation { angles, rank: types[2].rank(), interleaved, scale: scale as f32 };
-            let number = number_of(rotation, &mut self.rotations);
-            self.plan.rotations = self.rotations.len();
-            return Ok(Kernel::Rope(number));
-        }
-        if let Op::PagedAttention(spec) = &node.op {
-            let value = |v: &usize| {
-                let input = self.find(*v);
-                (input.from, input.shape)
-            };
-            let values = inputs[Sequences::places(spec)].iter().map(value).collect();
-            let number = number_of(values, &mut self.sequences);
-            self.plan.sequences = self.sequences.len();
-            return Ok(Kernel::Paged(number));
+        if let Op::Rope { .. } = node.op {
+            return Ok(Kernel::Rope(self.rope(node, inputs, 1)));
         }
         if node.op.is_elementwise() || node.op == Op::Fused {
             return Ok(Kernel::Elementwise(Code::compile(node, types)?));
@@ -301,6 +300,38 @@ impl Planner<'_> {
             Ok(Region { plan, arena: Arena::default().into() })
         };
         Ok(Kernel::Regions(node.regions.iter().map(region).collect::<Result<_, EngineError>>()?))
+    }
+
+    /// Attention over sequences; what is rotated within it is read as it was before, and positions and frequencies stand behind its
+    /// own operands.
+    fn paged(&mut self, index: usize, spec: &PagedSpec, inputs: &mut Vec<usize>) -> Kernel {
+        let value = |v: &usize| {
+            let input = self.find(*v);
+            (input.from, input.shape)
+        };
+        let values = inputs[Sequences::places(spec)].iter().map(value).collect();
+        let list = number_of(values, &mut self.sequences);
+        self.plan.sequences = self.sequences.len();
+        let mut ropes = [None; 2];
+        for absorbed in self.absorbed.clone().into_iter().filter(|a| a.attention == index) {
+            let graph = self.graph;
+            let rope = &graph.nodes()[absorbed.rope];
+            let angles = inputs.len();
+            inputs[absorbed.operand] = self.lives.id(rope.inputs[0]);
+            inputs.extend(rope.inputs[1..].iter().map(|v| self.lives.id(*v)));
+            ropes[absorbed.operand] = Some(self.rope(rope, inputs, angles));
+        }
+        Kernel::Paged { list, ropes }
+    }
+
+    /// A rotation whose positions and frequencies stand at a place among the operands of a step.
+    fn rope(&mut self, node: &Node, inputs: &[usize], angles: usize) -> Rope {
+        let Op::Rope { interleaved, scale } = node.op else { unreachable!("only these are rotations") };
+        let (scale, rank) = (scale as f32, self.graph.ty(node.inputs[2]).rank());
+        let from = [0, 1].map(|i| self.find(inputs[angles + i]).from);
+        let table = number_of(Rotation { angles: from, rank, interleaved, scale }, &mut self.rotations);
+        self.plan.rotations = self.rotations.len();
+        Rope { table, angles, interleaved, scale }
     }
 
     fn finish(mut self, wanted: &[Value]) -> Result<Plan, EngineError> {

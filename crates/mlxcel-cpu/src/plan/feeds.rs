@@ -27,19 +27,15 @@ impl Block {
     }
 }
 
-/// All blocks among the nodes that are needed, for these ends of the graph.
+/// All blocks among the nodes that are needed.
 pub(super) fn find(
     graph: &Graph,
     leaves: &Leaves,
     needed: &[bool],
-    ends: impl Iterator<Item = Value>,
+    readers: &[usize],
 ) -> Result<Vec<Block>, EngineError> {
-    let nodes = graph.nodes();
-    let mut readers = vec![0; nodes.len()];
-    let reads = nodes.iter().zip(needed).filter(|(_, needed)| **needed).flat_map(|(node, _)| &node.inputs);
-    reads.copied().chain(ends).for_each(|v| readers[v.node as usize] += 1);
     let search = Search { graph, leaves, readers };
-    let ends = (0..nodes.len()).filter(|&i| needed[i]);
+    let ends = (0..needed.len()).filter(|&i| needed[i]);
     ends.filter_map(|last| search.block(last).transpose()).collect()
 }
 
@@ -47,7 +43,7 @@ struct Search<'a> {
     graph: &'a Graph,
     leaves: &'a Leaves,
     /// How often each node is read.
-    readers: Vec<usize>,
+    readers: &'a [usize],
 }
 
 impl Search<'_> {

@@ -141,6 +141,14 @@ pub(crate) fn needed(graph: &Graph, wanted: impl Iterator<Item = Value>) -> Vec<
     needed
 }
 
+/// How often each node is read by those that are needed, or as an end of the graph.
+pub(super) fn readers(graph: &Graph, needed: &[bool], ends: impl Iterator<Item = Value>) -> Vec<usize> {
+    let mut readers = vec![0; needed.len()];
+    let nodes = graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed);
+    nodes.flat_map(|(node, _)| &node.inputs).copied().chain(ends).for_each(|v| readers[v.node as usize] += 1);
+    readers
+}
+
 /// For each result that continues an operand, the result and the operand.
 pub(super) fn continued(op: &Op) -> Vec<(usize, usize)> {
     match op {

@@ -6,6 +6,7 @@ mod build;
 mod feeds;
 mod lives;
 mod registers;
+mod ropes;
 mod slots;
 
 use std::sync::Mutex;
@@ -138,12 +139,25 @@ pub(crate) enum Kernel {
         feed: Feed,
         by_token: bool,
     },
-    /// Rotates by a table that other steps may share, by number.
-    Rope(u32),
-    /// Attention over the sequences of a list that other steps may share, by number.
-    Paged(u32),
+    Rope(Rope),
+    /// Attention over the sequences of a list that other steps may share, by number; queries and keys may have to be rotated.
+    Paged {
+        list: u32,
+        ropes: [Option<Rope>; 2],
+    },
     Elementwise(Code),
     Regions(Vec<Region>),
+}
+
+/// A rotation by a table that other steps may share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rope {
+    /// Its number.
+    pub(crate) table: u32,
+    /// Where positions and frequencies stand among the operands.
+    pub(crate) angles: usize,
+    pub(crate) interleaved: bool,
+    pub(crate) scale: f32,
 }
 
 /// A region with slots of its own.

@@ -13,7 +13,7 @@ use mlxcel_ir::{Bindings, DType, Op};
 use crate::context::{Context, Operand};
 use crate::kernels::{attention, copy, elementwise, rope};
 use crate::layout::{Dims, Layout};
-use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Source, Span};
+use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Rope, Source, Span};
 use crate::roles::Roles;
 use crate::view::{Out, View};
 use crate::weight::Matrix;
@@ -237,26 +237,47 @@ impl<'a> Run<'a> {
                 let roles = self.sources.roles.filter(|_| *by_token);
                 feed.run(self.ctx, operands, outs, roles)?;
             }
-            Kernel::Rope(table) => self.rotate(&step.op, *table, views, &mut outs[0]),
-            Kernel::Paged(list) => self.attend(&step.op, *list, views, outs),
+            Kernel::Rope(of) => {
+                self.prepare(of, views);
+                rope::rope(self.ctx, &views[0], self.table(of), &mut outs[0]);
+            }
+            Kernel::Paged { list, ropes } => self.attend(&step.op, (*list, ropes), views, outs),
             Kernel::Elementwise(code) => elementwise::run(self.ctx, code, views, &mut outs[0]),
             Kernel::Regions(regions) => self.control(step, regions, views, outs)?,
         }
         Ok(())
     }
 
-    fn rotate(&mut self, op: &Op, table: u32, x: &[View<'_>], out: &mut Out<'_>) {
-        let Op::Rope { interleaved, scale } = *op else { unreachable!("only rotations have tables") };
-        let make = || rope::table(self.ctx, [&x[1], &x[2]], (interleaved, scale as f32));
-        let table = self.rotations[table as usize].get_or_insert_with(make);
-        rope::rope(self.ctx, &x[0], table, out);
+    /// Makes the table of a rotation if no step did before.
+    fn prepare(&mut self, of: &Rope, x: &[View<'_>]) {
+        let angles = [&x[of.angles], &x[of.angles + 1]];
+        let make = || rope::table(self.ctx, angles, (of.interleaved, of.scale));
+        self.rotations[of.table as usize].get_or_insert_with(make);
     }
 
-    fn attend(&mut self, op: &Op, list: u32, x: &[View<'_>], outs: &mut [Out<'_>]) {
+    fn table(&self, of: &Rope) -> &rope::Table {
+        self.rotations[of.table as usize].as_ref().expect("tables are prepared")
+    }
+
+    fn attend(
+        &mut self,
+        op: &Op,
+        (list, ropes): (u32, &[Option<Rope>; 2]),
+        x: &[View<'_>],
+        outs: &mut [Out<'_>],
+    ) {
         let Op::PagedAttention(spec) = op else { unreachable!("only this attention has lists") };
-        let make = || attention::Sequences::new(spec, x);
-        let sequences = &*self.sequences[list as usize].get_or_insert_with(make);
-        attention::paged(self.ctx, spec, (x, sequences, self.sources.roles), outs);
+        ropes.iter().flatten().for_each(|of| self.prepare(of, x));
+        let own = ropes.iter().flatten().map(|of| of.angles).min().unwrap_or(x.len());
+        let list = list as usize;
+        self.sequences[list].get_or_insert_with(|| attention::Sequences::new(spec, x));
+        let step = attention::Step {
+            x: &x[..own],
+            ropes: ropes.each_ref().map(|of| of.as_ref().map(|of| self.table(of))),
+            sequences: self.sequences[list].as_ref().expect("the list is there"),
+            roles: self.sources.roles,
+        };
+        attention::paged(self.ctx, spec, &step, outs);
     }
 
     /// The memory of a result.

@@ -382,3 +382,50 @@ fn a_long_sequence_is_its_decomposition() {
         case.feed("sinks", r.tensor(DType::F32, &[6])).check(&format!("{queries} queries"));
     }
 }
+
+/// A graph that rotates what it attends to; if others are to read that too, it is rotated by steps of its own.
+fn rotated_graph(cache: DType, op: &Op, (frequencies, are_read): (usize, bool)) -> Graph {
+    let b = Builder::new();
+    let inputs = StepInputs::declare(&b);
+    // Heads of queries, keys and values, as one product leaves them.
+    let x = b.input("x", DType::F32, shape!["tokens", 6 + 2 + 2, 32]);
+    let (q, k, v) = (x.slice(1, 0, 6), x.slice(1, 6, 8), x.slice(1, 8, 10));
+    let all = b.input("frequencies", DType::F32, shape!["tokens", 16]);
+    let q = q.rope(inputs.positions, all, op.clone());
+    let k = k.rope(inputs.positions, b.weight("f", DType::F32, &[frequencies]), op.clone());
+    let batch = PagedBatch { cache: Some(cache), ..inputs.paged() };
+    b.output("y", b.paged_attention((q, k, Some(v)), batch, None, 0, PLAIN));
+    if are_read {
+        b.output("q", q);
+        b.output("k", k);
+    }
+    b.finish().unwrap()
+}
+
+#[test]
+fn rotations_within_attention_have_the_bits_of_separate_ones() {
+    let mut r = Random(66);
+    let x = r.tensor(DType::F32, &[68, 10, 32]);
+    let of_tokens = r.tensor(DType::F32, &[68, 16]);
+    let tensors = [("x", &x), ("frequencies", &of_tokens)];
+    let steps: [&[(usize, usize, usize)]; 3] =
+        [&[(0, 0, 38)], &[(0, 38, 1), (1, 0, 22)], &[(1, 22, 1), (0, 39, 6)]];
+    let fed = steps.map(|chunks| feeds(&sequences(), chunks, 16, &tensors));
+    let dims = Bindings::from([("blocks".into(), 12), ("block".into(), 16)]);
+    for (interleaved, frequencies) in [(false, 16), (true, 16), (false, 11), (true, 6)] {
+        let op = Op::Rope { interleaved, scale: 1.25 };
+        let mut weights = Weights::default();
+        weights.add("f", r.weight(DType::F32, &[frequencies]));
+        for (cache, engine) in
+            [DType::F32, DType::F16, DType::I8].into_iter().flat_map(|d| engines().map(move |e| (d, e)))
+        {
+            let run = |are_read: bool| {
+                let graph = rotated_graph(cache, &op, (frequencies, are_read));
+                let mut program = engine.compile(&graph, &weights, &dims).unwrap();
+                fed.each_ref().map(|f| step(&mut *program, f, &["y"]).remove(0))
+            };
+            let device = engine.caps().device;
+            assert!(run(false) == run(true), "{op:?} of {frequencies}, {cache}, {device}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ mod tile;
 mod turn;
 
 pub(crate) use dense::dense;
-pub(crate) use paged::{Sequences, paged};
+pub(crate) use paged::{Sequences, Step, paged};
 
 /// What the two kinds share of their specifications.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,7 @@ use super::core::{Block, Context, Memory, Run, Way, Widths};
 use super::dots::CHUNK;
 use super::drive::{Job, queries_per_block};
 use crate::context::{Context as Machine, Products};
+use crate::kernels::rope::Table;
 use crate::lanes::{Lane, indices};
 use crate::roles::Roles;
 use crate::simd::{Kernel, Simd, SimdLevel};
@@ -49,16 +50,22 @@ impl Sequences {
     }
 }
 
-/// Operands as the op lists them; `outs` are the result and the caches, which hold their old contents.
-pub(crate) fn paged(
-    machine: &Machine,
-    spec: &PagedSpec,
-    (x, sequences, roles): (&[View<'_>], &Sequences, Option<&Roles>),
-    outs: &mut [Out<'_>],
-) {
+/// What is attended to in a step.
+pub(crate) struct Step<'a> {
+    /// Operands as the op lists them.
+    pub(crate) x: &'a [View<'a>],
+    /// By what queries and keys are rotated first, if they are not yet.
+    pub(crate) ropes: [Option<&'a Table>; 2],
+    pub(crate) sequences: &'a Sequences,
+    pub(crate) roles: Option<&'a Roles>,
+}
+
+/// Writes the new keys and values, then attends; `outs` are the result and the caches, which hold their old contents.
+pub(crate) fn paged(machine: &Machine, spec: &PagedSpec, step: &Step<'_>, outs: &mut [Out<'_>]) {
+    let &Step { x, ropes, sequences, roles } = step;
     let q = x[0];
-    for (new, cache) in x[1..].iter().zip(&mut outs[1..]) {
-        write(machine, new, (&sequences.slots, sequences.are_apart), cache);
+    for ((new, cache), rope) in x[1..].iter().zip(&mut outs[1..]).zip([ropes[1], None]) {
+        write(machine, &New { rows: *new, rope }, (&sequences.slots, sequences.are_apart), cache);
     }
     let (out, written) = outs.split_first_mut().expect("the op has results");
     if out.elements() == 0 {
@@ -72,7 +79,9 @@ pub(crate) fn paged(
         roles,
         is_fast: machine.products == Products::Fast && block_tokens.is_multiple_of(CHUNK),
         has_tiles: false,
+        level: machine.level,
         q,
+        rope: ropes[0],
         keys,
         values,
         cache_blocks: caches[0].shape()[0],
@@ -101,15 +110,40 @@ fn are_apart(slots: &[i64]) -> bool {
     named.is_sorted_by(|a, b| a < b)
 }
 
+/// New rows for the cache, `[tokens, heads, width]`, which may have to be rotated first.
+struct New<'a> {
+    rows: View<'a>,
+    rope: Option<&'a Table>,
+}
+
+impl New<'_> {
+    /// The numbers of all heads of a token.
+    fn token<'s>(&'s self, level: SimdLevel, t: usize, copy: &'s mut Vec<f32>) -> &'s [f32] {
+        let (heads, width) = (self.rows.shape()[1], self.rows.shape()[2]);
+        let strides = self.rows.layout.strides;
+        let at = t * strides[0];
+        if let Some(table) = self.rope {
+            copy.resize(heads * width, 0.0);
+            table.rotate(level, &self.rows, (t, 0), copy);
+        } else if self.rows.dtype == DType::F32 && strides[2] == 1 && strides[1] == width {
+            return &self.rows.elements_of::<f32>()[at..at + heads * width];
+        } else {
+            copy.resize(heads * width, 0.0);
+            for (h, line) in copy.chunks_exact_mut(width.max(1)).enumerate() {
+                f32::load(self.rows.dtype, self.rows.bytes(), (at + h * strides[1], strides[2]), line);
+            }
+        }
+        copy
+    }
+}
+
 /// Rows of the cache at `slots` become the new rows; a slot out of range drops its row. Of two tokens that name one slot the last
 /// one stays; threads share them where all slots are apart.
-fn write(machine: &Machine, new: &View<'_>, (slots, are_apart): (&[i64], bool), cache: &mut Out<'_>) {
-    let (mut heads, mut width, mut stored) = (new.shape()[1], new.shape()[2], cache.shape[3]);
+fn write(machine: &Machine, new: &New<'_>, (slots, are_apart): (&[i64], bool), cache: &mut Out<'_>) {
+    let (mut heads, mut width, mut stored) = (new.rows.shape()[1], new.rows.shape()[2], cache.shape[3]);
     let (count, dtype, size) = (cache.shape[0] * cache.shape[1], cache.dtype, cache.size());
-    let strides = new.layout.strides;
     let to = Shared(cache.bytes().as_mut_ptr());
-    let is_plain = new.dtype == DType::F32 && strides[2] == 1;
-    if is_plain && stored == width && strides[1] == width {
+    if stored == width {
         // All heads of a token are one row.
         (heads, width, stored) = (1, heads * width, heads * stored);
     }
@@ -118,15 +152,7 @@ fn write(machine: &Machine, new: &View<'_>, (slots, are_apart): (&[i64], bool), 
         if !(0..count as i64).contains(&slot) {
             return;
         }
-        for h in 0..heads {
-            let at = t * strides[0] + h * strides[1];
-            let line: &[f32] = if is_plain {
-                &new.elements_of::<f32>()[at..at + width]
-            } else {
-                copy.resize(width, 0.0);
-                f32::load(new.dtype, new.bytes(), (at, strides[2]), copy);
-                &*copy
-            };
+        for (h, line) in new.token(machine.level, t, copy).chunks_exact(width.max(1)).enumerate() {
             let at = (slot as usize * heads + h) * stored * size;
             // SAFETY: the slot exists, and its row is written by this task alone.
             let row = unsafe { std::slice::from_raw_parts_mut(to.at(at), stored * size) };
@@ -182,7 +208,9 @@ struct Pages<'a> {
     is_fast: bool,
     /// and the others multiplied in tiles.
     has_tiles: bool,
+    level: SimdLevel,
     q: View<'a>,
+    rope: Option<&'a Table>,
     keys: Memory<'a>,
     /// `None` if values are the beginnings of the keys.
     values: Option<Memory<'a>>,
@@ -266,6 +294,9 @@ impl Context for Pages<'_> {
     }
 
     fn query(&self, block: &Block, query: usize, head: usize, to: &mut [f32]) {
+        if let Some(table) = self.rope {
+            return table.rotate(self.level, &self.q, (block.first + query, head), to);
+        }
         let s = self.q.layout.strides;
         let at = (block.first + query) * s[0] + head * s[1];
         f32::load(self.q.dtype, self.q.bytes(), (at, s[2]), to);
@@ -308,7 +339,7 @@ mod tests {
             // SAFETY: the cache has that many elements, and nobody else uses them.
             let mut cache =
                 unsafe { Out::new(bytes.as_mut_ptr(), dtype, Dims::new(&[TOKENS / 16, 16, 2, 3])) };
-            write(&machine, &new, (&slots, are_apart(&slots)), &mut cache);
+            write(&machine, &New { rows: new, rope: None }, (&slots, are_apart(&slots)), &mut cache);
             let found = cache.view().numbers::<f32>();
             let (written, rest) = found.split_at(names * 6);
             let first = (TOKENS - names) * 6;
