@@ -168,17 +168,22 @@ impl Attend<'_> {
         tiles.softmaxes.clear();
         tiles.softmaxes.resize(panels, Softmax::EMPTY);
         for panel in 0..panels {
-            for (slot, to) in tiles.lines.chunks_exact_mut(w.key).take(PANEL).enumerate() {
-                let line = panel * PANEL + slot;
-                if line >= self.count() {
-                    to.fill(0.0);
-                    continue;
-                }
-                let query_head = head * w.group + line % w.group;
-                self.context.query(self.block, line / w.group, query_head, to);
-                if let Some(sinks) = self.rows.and_then(|rows| rows.sinks) {
-                    let softmax = &mut tiles.softmaxes[panel];
-                    softmax.is_fresh = false;
+            let (first, count) = (panel * PANEL, PANEL.min(self.count() - panel * PANEL));
+            tiles.lines[count * w.key..].fill(0.0);
+            let mut slot = 0;
+            while slot < count {
+                // Heads of a query are lines one after the other.
+                let (query, at) = ((first + slot) / w.group, (first + slot) % w.group);
+                let end = count.min(slot + w.group - at);
+                let to = &mut tiles.lines[slot * w.key..end * w.key];
+                self.context.query(self.block, query, head * w.group + at, to);
+                slot = end;
+            }
+            if let Some(sinks) = self.rows.and_then(|rows| rows.sinks) {
+                let softmax = &mut tiles.softmaxes[panel];
+                softmax.is_fresh = false;
+                for slot in 0..count {
+                    let query_head = head * w.group + (first + slot) % w.group;
                     (softmax.tops[slot], softmax.sums[slot]) = (sinks[query_head], 1.0);
                 }
             }

@@ -156,7 +156,7 @@ pub(super) trait Context: Sync {
     fn run(&self, block: &Block, key: usize) -> Run;
     /// The keys that a query of a block may see.
     fn visible(&self, block: &Block, query: usize) -> (usize, usize);
-    /// The numbers of one query and head.
+    /// The numbers of one query: of as many heads as they fill, from one on.
     fn query(&self, block: &Block, query: usize, head: usize, to: &mut [f32]);
     /// Adds the mask, where there is one, to the scores of one query and head against keys from `start` on.
     fn mask(&self, block: &Block, line: (usize, usize), start: usize, scores: &mut [f32]);

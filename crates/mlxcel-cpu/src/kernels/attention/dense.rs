@@ -96,8 +96,10 @@ impl Context for Operands<'_> {
 
     fn query(&self, block: &Block, query: usize, head: usize, to: &mut [f32]) {
         let s = self.q.layout.strides;
-        let at = block.sequence * s[0] + (block.first + query) * s[1] + head * s[2];
-        f32::load(self.q.dtype, self.q.bytes(), (at, s[3]), to);
+        for (h, to) in to.chunks_exact_mut(self.q.shape()[3].max(1)).enumerate() {
+            let at = block.sequence * s[0] + (block.first + query) * s[1] + (head + h) * s[2];
+            f32::load(self.q.dtype, self.q.bytes(), (at, s[3]), to);
+        }
     }
 
     fn mask(&self, block: &Block, (query, head): (usize, usize), start: usize, scores: &mut [f32]) {

@@ -246,10 +246,9 @@ impl Job<'_> {
     fn queries(&self, machine: &Machine, lot: &Lot, heads: Range<usize>, q: &mut Vec<f32>) {
         let (group, key) = (self.widths.group, self.widths.key);
         q.resize(heads.len() * self.lines(lot) * key, 0.0);
-        for (i, line) in q.chunks_mut(key.max(1)).enumerate() {
-            let (head, line_of_head) = (heads.start + i / self.lines(lot), i % self.lines(lot));
-            let at = (line_of_head / group, head * group + line_of_head % group);
-            self.context.query(&lot.block, at.0, at.1, line);
+        for (i, lines) in q.chunks_mut((group * key).max(1)).enumerate() {
+            let (head, query) = (heads.start + i / lot.block.count, i % lot.block.count);
+            self.context.query(&lot.block, query, head * group, lines);
         }
         machine.level.dispatch(Scale { numbers: q, by: self.scores.scale });
     }

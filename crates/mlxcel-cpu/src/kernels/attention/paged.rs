@@ -298,8 +298,10 @@ impl Context for Pages<'_> {
             return table.rotate(self.level, &self.q, (block.first + query, head), to);
         }
         let s = self.q.layout.strides;
-        let at = (block.first + query) * s[0] + head * s[1];
-        f32::load(self.q.dtype, self.q.bytes(), (at, s[2]), to);
+        for (h, to) in to.chunks_exact_mut(self.q.shape()[2].max(1)).enumerate() {
+            let at = (block.first + query) * s[0] + (head + h) * s[1];
+            f32::load(self.q.dtype, self.q.bytes(), (at, s[2]), to);
+        }
     }
 
     fn mask(&self, _: &Block, _: (usize, usize), _: usize, _: &mut [f32]) {}
