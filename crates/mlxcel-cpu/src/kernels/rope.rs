@@ -7,11 +7,14 @@
 //! decomposition at small positions, and against `f64` sines of the rounded angle at large ones.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use mlxcel_ir::DType;
 
 use crate::context::Context;
 use crate::lanes::{Lane, indices};
 use crate::math;
+use crate::memory::Aligned;
 use crate::simd::{Kernel, Simd, SimdLevel};
 use crate::view::{Out, View};
 
@@ -19,7 +22,7 @@ use crate::view::{Out, View};
 #[derive(Debug)]
 pub(crate) struct Table {
     /// `[tokens, 2, rotated]`: an element's own factors, then its partner's.
-    factors: Vec<f32>,
+    factors: Aligned<f32>,
     /// Elements of a head that are rotated, the first ones.
     rotated: usize,
     interleaved: bool,
@@ -35,9 +38,10 @@ pub(crate) fn table(
     let half = inv_freq.shape()[inv_freq.layout.rank() - 1];
     let per_token = inv_freq.layout.rank() > 1;
     let token = 4 * half;
-    let mut factors = vec![0.0; positions.len() * token];
+    let mut factors = Aligned::default();
+    factors.resize(positions.len() * token);
     let per_task = ctx.threads.lines_per_task(positions.len(), token);
-    ctx.threads.chunks(&mut factors, per_task * token, |task, part| {
+    ctx.threads.chunks(&mut factors[..positions.len() * token], per_task * token, |task, part| {
         for (i, factors) in part.chunks_mut(token.max(1)).enumerate() {
             let t = task * per_task + i;
             let from = if per_token { t * half } else { 0 };
@@ -157,74 +161,80 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (own, partner) = self.factors.split_at(self.factors.len() / 2);
-        for (h, head) in self.heads.chunks_exact_mut(self.dim).enumerate() {
-            let from = self.from.map(|(from, apart)| &from[h * apart..][..self.dim]);
-            if self.interleaved {
-                if let Some(from) = from {
-                    head.copy_from_slice(from);
+        let Rotate { factors, interleaved, from, heads, dim } = self;
+        let (own, partner) = factors.split_at(factors.len() / 2);
+        let rotated = own.len();
+        for (h, head) in heads.chunks_exact_mut(dim).enumerate() {
+            if let Some((from, apart)) = from {
+                let from = &from[h * apart..][..dim];
+                if rotated < dim {
+                    head[rotated..].copy_from_slice(&from[rotated..]);
                 }
-                pairs(&mut head[..own.len()], own, partner);
-                continue;
+                // SAFETY: there are as many numbers to rotate, which become others elsewhere.
+                unsafe { rotate::<S>(from.as_ptr(), &mut head[..rotated], (own, partner), interleaved) };
+            } else {
+                // SAFETY: they become others where they are.
+                unsafe { rotate::<S>(head.as_ptr(), &mut head[..rotated], (own, partner), interleaved) };
             }
-            let (rotated, rest) = head.split_at_mut(own.len());
-            if let Some(from) = from {
-                rest.copy_from_slice(&from[own.len()..]);
-            }
-            let from = from.map_or(rotated.as_ptr(), |from| from.as_ptr());
-            // SAFETY: there are as many numbers to rotate, which may be those that they become.
-            unsafe { halves::<S>(from, rotated, own, partner) };
         }
     }
 }
 
-/// Element `2i` with `2i + 1`.
-#[inline(always)]
-fn pairs(head: &mut [f32], own: &[f32], partner: &[f32]) {
-    const WIDTH: usize = 16;
-    let (blocks, rest) = head.as_chunks_mut::<WIDTH>();
-    let (own_blocks, own_rest) = own.as_chunks::<WIDTH>();
-    let (partner_blocks, partner_rest) = partner.as_chunks::<WIDTH>();
-    for ((x, own), partner) in blocks.iter_mut().zip(own_blocks).zip(partner_blocks) {
-        let old = *x;
-        for j in 0..WIDTH {
-            x[j] = old[j] * own[j] + old[j ^ 1] * partner[j];
-        }
-    }
-    for i in 0..rest.len() / 2 {
-        let (x, y) = (rest[2 * i], rest[2 * i + 1]);
-        rest[2 * i] = x * own_rest[2 * i] + y * partner_rest[2 * i];
-        rest[2 * i + 1] = y * own_rest[2 * i + 1] + x * partner_rest[2 * i + 1];
-    }
-}
-
-/// Element `i` with `half + i`.
+/// Rotates numbers of a head to where they go.
 ///
 /// # Safety
 /// There must be as many numbers at `from` as become others, in the same place or in another.
 #[inline(always)]
-unsafe fn halves<S: Simd>(from: *const f32, to: &mut [f32], own: &[f32], partner: &[f32]) {
-    let half = to.len() / 2;
-    assert!(own.len() >= 2 * half && partner.len() >= 2 * half, "a factor for each number");
+unsafe fn rotate<S: Simd>(
+    from: *const f32,
+    to: &mut [f32],
+    (own, partner): (&[f32], &[f32]),
+    interleaved: bool,
+) {
+    let count = to.len();
+    assert!(own.len() == count && partner.len() == count, "a factor for each number");
     let (to, own, partner) = (to.as_mut_ptr(), own.as_ptr(), partner.as_ptr());
-    let whole = half / S::LANES * S::LANES;
-    for i in (0..whole).step_by(S::LANES) {
-        // SAFETY: whole vectors of every half are there.
-        unsafe {
-            let (x, y) = (S::load(from.add(i)), S::load(from.add(half + i)));
-            let of = |at: usize, x: S::F, y: S::F| {
-                S::add(S::mul(x, S::load(own.add(at))), S::mul(y, S::load(partner.add(at))))
-            };
-            S::store(to.add(i), of(i, x, y));
-            S::store(to.add(half + i), of(half + i, y, x));
+    // Element `2i` goes with `2i + 1`, or `i` with `half + i`.
+    let apart = if interleaved { 1 } else { count / 2 };
+    let whole = count / 2 / S::LANES * S::LANES;
+    // SAFETY: as the caller promises; whole vectors of both partners are there.
+    unsafe {
+        let mut i = 0;
+        while i < whole {
+            let (a, b) = if interleaved { (2 * i, 2 * i + S::LANES) } else { (i, i + apart) };
+            let (x, y) = (S::load(from.add(a)), S::load(from.add(b)));
+            let (of_x, of_y) = if interleaved { (S::swapped(x), S::swapped(y)) } else { (y, x) };
+            let first = S::mul(of_x, S::load(partner.add(a)));
+            let second = S::mul(of_y, S::load(partner.add(b)));
+            S::store(to.add(a), S::add(S::mul(x, S::load(own.add(a))), first));
+            S::store(to.add(b), S::add(S::mul(y, S::load(own.add(b))), second));
+            i += S::LANES;
+        }
+        if whole < count / 2 {
+            one_by_one(from, to, [own, partner], (whole..count / 2, apart));
         }
     }
-    for i in whole..half {
-        // SAFETY: every half has the element.
+}
+
+/// Some of the pairs, whose partners are so far apart. Within the loop above the compiler would prepare for long ones at every call.
+///
+/// # Safety
+/// They must be there.
+#[inline(never)]
+unsafe fn one_by_one(
+    from: *const f32,
+    to: *mut f32,
+    [own, partner]: [*const f32; 2],
+    (pairs, apart): (Range<usize>, usize),
+) {
+    for i in pairs {
+        let a = if apart == 1 { 2 * i } else { i };
+        let b = a + apart;
+        // SAFETY: as the caller promises.
         unsafe {
-            let (x, y) = (*from.add(i), *from.add(half + i));
-            *to.add(i) = x * *own.add(i) + y * *partner.add(i);
-            *to.add(half + i) = y * *own.add(half + i) + x * *partner.add(half + i);
+            let (x, y) = (*from.add(a), *from.add(b));
+            *to.add(a) = x * *own.add(a) + y * *partner.add(a);
+            *to.add(b) = y * *own.add(b) + x * *partner.add(b);
         }
     }
 }

@@ -103,6 +103,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn swapped(a: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_permute_ps::<0b10_11_00_01>(a) }
+    }
+
+    #[inline(always)]
     fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm256_fmadd_ps(a, b, c) }

@@ -127,6 +127,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn swapped(a: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_permute_ps::<0b10_11_00_01>(a) }
+    }
+
+    #[inline(always)]
     fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: only reached through dispatch, which checked the features.
         unsafe { _mm512_fmadd_ps(a, b, c) }

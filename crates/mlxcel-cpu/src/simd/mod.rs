@@ -205,6 +205,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn store(p: *mut f32, v: Self::F);
     fn add(a: Self::F, b: Self::F) -> Self::F;
     fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// Every number where its neighbour was: the first and the second, the third and the fourth.
+    fn swapped(a: Self::F) -> Self::F;
     /// `a * b + c`, fused where the level can.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// # Safety

@@ -102,6 +102,12 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn swapped(a: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vrev64q_f32(a) }
+    }
+
+    #[inline(always)]
     fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         // SAFETY: NEON is part of the architecture.
         unsafe { vfmaq_f32(c, a, b) }

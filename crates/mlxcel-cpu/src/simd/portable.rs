@@ -93,6 +93,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn swapped([a, b, c, d]: [f32; 4]) -> [f32; 4] {
+        [b, a, d, c]
+    }
+
+    #[inline(always)]
     fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
