@@ -31,6 +31,9 @@ pub use engine::{CpuEngine, CpuOptions};
 pub use kept::{Complain, KeptError};
 pub use simd::SimdLevel;
 
+#[cfg(test)]
+emulator::lend!(SimdLevel::suppose);
+
 /// The engine's name in messages and capabilities.
 const NAME: &str = "cpu";
 

@@ -8,6 +8,8 @@ use conformance::scheduled::{
 use mlxcel_cpu::{CpuEngine, CpuOptions, Products, SimdLevel};
 use mlxcel_ir::DType;
 
+emulator::lend!(SimdLevel::suppose);
+
 fn cpu(options: CpuOptions) -> CpuEngine {
     CpuEngine::new(options).expect("threads can be started")
 }

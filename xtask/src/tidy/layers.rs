@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mlxcel-ir", &[]),
     ("mlxcel-platform", &[]),
     ("conformance", LIBRARIES),
+    ("emulator", &[]),
     ("xtask", &["mlxcel-hub"]),
 ];
 

@@ -14,6 +14,7 @@ mod neon;
 mod portable;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::math;
 
@@ -23,6 +24,9 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
+
+/// Whether what x86-64 has besides AVX-512 is there in any case.
+static SUPPOSED: AtomicBool = AtomicBool::new(false);
 
 /// Which instructions the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,8 +77,15 @@ impl SimdLevel {
         Self::available().pop().expect("the baseline is always there")
     }
 
+    /// From now on all of x86-64's levels are taken for available: by tests that execute themselves what the machine lacks.
+    #[doc(hidden)]
+    pub fn suppose() {
+        SUPPOSED.store(true, Ordering::Relaxed);
+    }
+
     #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
+        let is_supposed = SUPPOSED.load(Ordering::Relaxed);
         let avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
@@ -86,13 +97,14 @@ impl SimdLevel {
         match self {
             SimdLevel::Baseline => true,
             SimdLevel::Avx2 => avx2,
-            SimdLevel::Avx2Vnni => avx2 && is_x86_feature_detected!("avxvnni"),
+            SimdLevel::Avx2Vnni => avx2 && (is_supposed || is_x86_feature_detected!("avxvnni")),
             SimdLevel::Avx512 => avx512,
-            SimdLevel::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
+            SimdLevel::Avx512Vnni => avx512 && (is_supposed || is_x86_feature_detected!("avx512vnni")),
             SimdLevel::Avx512Bf16 => {
-                SimdLevel::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512bf16")
+                SimdLevel::Avx512Vnni.is_available()
+                    && (is_supposed || is_x86_feature_detected!("avx512bf16"))
             }
-            SimdLevel::Amx => SimdLevel::Avx512Bf16.is_available() && amx::permitted(),
+            SimdLevel::Amx => SimdLevel::Avx512Bf16.is_available() && (is_supposed || amx::permitted()),
             SimdLevel::Neon | SimdLevel::NeonDot | SimdLevel::NeonI8mm => false,
         }
     }

@@ -1,6 +1,8 @@
 //! The engine against the naive reference engine, through the seam that both share.
 #![allow(clippy::unwrap_used)]
 
+emulator::lend!(mlxcel_cpu::SimdLevel::suppose);
+
 mod support;
 
 mod attention;
