@@ -35,14 +35,23 @@ const LONG: [(&str, &str); 8] = [
 /// ops to hand over, the suite took 328 and 393 seconds on one core, and 225 where it does not.
 const ON_ONE_CORE: (&str, &str) = LONG[0];
 
+/// Programs that run once more with instructions that the machine lacks, and with which of their tests: package, target and parts of
+/// names.
+const EMULATED: [(&str, &str, &[&str]); 2] = [
+    ("mlxcel-cpu", "mlxcel_cpu", &["kernels::attention", "kernels::linear", "kernels::packed"]),
+    ("mlxcel-cpu", "engine", &["prompts_in_tiles", "values_that_are_not_finite", "rotations_within"]),
+];
+
 /// A program with tests.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     package: String,
     target: String,
     path: PathBuf,
     /// Of the package: where it is run.
     folder: PathBuf,
+    /// Parts of the names of the tests that run with instructions that the machine lacks; all of them without, if there are none.
+    emulated: &'static [&'static str],
 }
 
 impl Program {
@@ -61,6 +70,9 @@ impl Program {
             None => Command::new(&self.path),
         };
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        if !self.emulated.is_empty() {
+            command.args(self.emulated).env("MLXCEL_TEST_EMULATE", "1");
+        }
         command
     }
 }
@@ -74,6 +86,9 @@ pub(crate) fn run(mut build: Command) -> Result<()> {
     let built = built.with_context(|| format!("cannot run `{line}`"))?;
     ensure!(built.status.success(), "`{line}` failed ({})", built.status);
     let mut waiting = programs(&String::from_utf8(built.stdout).context("cargo writes text")?)?;
+    if lacks_instructions() {
+        waiting.extend(emulated(&waiting));
+    }
     // The last is taken first.
     waiting.sort_by_key(|program| {
         LONG.iter().rposition(|long| program.is(*long)).map_or(0, |at| LONG.len() - at)
@@ -86,7 +101,8 @@ pub(crate) fn run(mut build: Command) -> Result<()> {
                 // Taken before the loop's body, in which others may take theirs.
                 let next = || lock(&waiting).pop();
                 while let Some(program) = next() {
-                    let name = format!("{} {}", program.package, program.target);
+                    let with = if program.emulated.is_empty() { "" } else { " with what the machine lacks" };
+                    let name = format!("{} {}{with}", program.package, program.target);
                     let mut command = program.command();
                     command.envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
                     if let Err(error) = report(&name, command) {
@@ -138,10 +154,27 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
             target: target.to_string(),
             path: path.into(),
             folder: folder.to_path_buf(),
+            emulated: &[],
         });
     }
     ensure!(!programs.is_empty(), "cargo built no tests");
     Ok(programs)
+}
+
+/// Those that run once more with instructions that the machine lacks.
+fn emulated(programs: &[Program]) -> Vec<Program> {
+    let find = |&(package, target, tests): &(&str, &str, &'static [&'static str])| {
+        let program = programs.iter().find(|program| program.is((package, target)))?;
+        Some(Program { emulated: tests, ..program.clone() })
+    };
+    EMULATED.iter().filter_map(find).collect()
+}
+
+/// Whether this machine has AVX-512, without which nothing is emulated, but not all that the kernels use.
+fn lacks_instructions() -> bool {
+    let features = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let has = |name: &str| features.split_ascii_whitespace().any(|feature| feature == name);
+    has("avx512bw") && !(has("avx512_vnni") && has("avx512_bf16") && has("avx_vnni") && has("amx_bf16"))
 }
 
 /// Runs a program, whose path is to follow, on a core where its threads do not interrupt each other.
@@ -182,6 +215,7 @@ mod tests {
             target: target.to_string(),
             path: "/w/target/cli-1".into(),
             folder: "/w/crates/a".into(),
+            emulated: &[],
         };
         assert_eq!(programs(messages).unwrap(), [program("cli")]);
         assert!(program("cli").is(("a", "cli")) && !program("cli").is(("b", "cli")));

@@ -111,6 +111,13 @@ pub(crate) fn decode(saved: &mut Saved) -> Option<Instruction> {
         (_, true) => 4,
         (_, false) => i.bytes as i64,
     };
+    i.memory = Some(memory(saved, &mut r, (mode, low), (x, b), scale));
+    i.end = r.0;
+    Some(i)
+}
+
+/// The operand in memory, by what the last byte says of it and the upper bits of its registers.
+fn memory(saved: &mut Saved, r: &mut Reader, (mode, low): (u8, u8), (x, b): (u8, u8), scale: i64) -> Memory {
     let (mut base, mut index, mut is_relative) = (0, 0, false);
     if low == 4 {
         let sib = r.byte();
@@ -132,6 +139,5 @@ pub(crate) fn decode(saved: &mut Saved) -> Option<Instruction> {
     if is_relative {
         base = base.wrapping_add(r.0 as u64);
     }
-    (i.memory, i.end) = (Some(Memory { base, index }), r.0);
-    Some(i)
+    Memory { base, index }
 }

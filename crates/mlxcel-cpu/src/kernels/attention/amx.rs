@@ -5,7 +5,7 @@
 //! takes its maxima and sums over rows of them, with no sums across a vector; neighbouring rows of weights are a row of a
 //! tile as it is; results are columns of values times weights, and turned once all keys are seen. Keys and values are laid into
 //! tiles once for all lines of a KV head, lines once for all stretches. Scores and weights of sixteen lines stay in the first-level
-//! cache, and keys and values pass it by: with 32 lines, whose products take fewer loads, a stretch took half as long again.
+//! cache, and keys and values pass it by.
 //!
 //! Layout: keys are four tiles at a time, `[steps of 32 along the width][4][16 keys][32]`; values too,
 //! `[steps of 32 keys][4][16 columns][32]`; lines and weights are panels of sixteen lines, `[steps of 32][16 pairs][16 lines][2]`.
@@ -23,21 +23,14 @@ use std::arch::x86_64::*;
 use mlxcel_ir::DType;
 
 use super::coded;
-use super::core::{Addresses, Attend, KEYS, Memory, STRETCH, Widths};
+use super::core::{Attend, KEYS, Memory, STRETCH, Widths};
+use super::lay::{FOUR, PANEL, Unbounded, lay_keys, lay_lines, lay_values, paired, turn_back};
 use super::soft::{Running, join_factors};
-use super::turn::square;
-use crate::kernels::packed::tiles::{Registers, STEP, TOKENS, WHOLE, multiply_near};
+use crate::kernels::packed::tiles::{Registers, STEP, WHOLE, multiply_near};
 use crate::lanes::Lane;
 use crate::math;
 use crate::memory::Aligned;
 use crate::simd::Simd;
-
-/// Lines of a panel.
-const PANEL: usize = TOKENS;
-/// Keys or columns that are multiplied together.
-const FOUR: usize = 4 * TOKENS;
-/// Elements of a tile.
-const TILE: usize = TOKENS * STEP;
 
 /// What a thread needs; kept between tasks.
 #[derive(Debug, Default)]
@@ -71,14 +64,6 @@ struct Softmax {
 
 impl Softmax {
     const EMPTY: Self = Softmax { tops: [f32::NEG_INFINITY; PANEL], sums: [0.0; PANEL], is_fresh: true };
-}
-
-/// A value that is not finite: its key, counted from the beginning of the stretch, and its column.
-#[derive(Clone, Copy, Debug)]
-struct Unbounded {
-    key: usize,
-    column: usize,
-    value: f32,
 }
 
 /// Whether keys and values can be laid into tiles. A cache of `f32` is there to be exact.
@@ -229,8 +214,9 @@ impl Attend<'_> {
             unsafe { lay_keys(&keys, &rows[0], to) };
             for lane in (0..KEYS).step_by(STEP) {
                 let place = (from + lane, span.count * FOUR);
+                let to = (&mut tiles.values[..], &mut tiles.unbounded);
                 // SAFETY: 32 rows are whole or nowhere, and all columns have the step.
-                unsafe { lay_values(&values, &rows[1][lane..lane + STEP], place, tiles) };
+                unsafe { lay_values(&values, &rows[1][lane..lane + STEP], place, to) };
             }
         }
     }
@@ -467,177 +453,6 @@ fn power(mask: __mmask16, x: __m512, scaled: __m512) -> __m512 {
     // What is no number is not small.
     let mask = _mm512_mask_cmp_ps_mask::<_CMP_NLT_UQ>(mask, x, _mm512_set1_ps(-126.0));
     _mm512_maskz_scalef_ps(mask, p, x)
-}
-
-/// Sixteen lines of so many numbers, scaled, as a panel.
-///
-/// # Safety
-/// The machine must have the features; a line has a multiple of 32 numbers, and there must be sixteen of them.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn lay_lines(lines: &[f32], (width, scale): (usize, f32), to: &mut [u16]) {
-    assert!(lines.len() >= PANEL * width && to.len() >= PANEL * width, "a panel of lines");
-    let scale = _mm512_set1_ps(scale);
-    for at in (0..width).step_by(STEP) {
-        let mut v = [_mm512_setzero_ps(); PANEL];
-        for (line, v) in v.iter_mut().enumerate() {
-            // SAFETY: the line has 32 numbers from there on.
-            unsafe {
-                let from = lines.as_ptr().add(line * width + at);
-                let low = _mm512_mul_ps(_mm512_loadu_ps(from), scale);
-                let high = _mm512_mul_ps(_mm512_loadu_ps(from.add(PANEL)), scale);
-                *v = _mm512_castsi512_ps(narrowed(low, high));
-            }
-        }
-        for (pair, v) in square(v).into_iter().enumerate() {
-            // SAFETY: a row of a tile is a whole vector.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(at * PANEL + pair * 2 * PANEL).cast(), v) };
-        }
-    }
-}
-
-/// Four tiles of keys.
-///
-/// # Safety
-/// The machine must have the features; rows must be whole or null.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn lay_keys(keys: &Memory<'_>, rows: &Addresses, to: &mut [u16]) {
-    assert!(to.len() >= FOUR * keys.width, "four tiles of keys");
-    for (slot, row) in rows.iter().enumerate() {
-        for at in (0..keys.width).step_by(STEP) {
-            // SAFETY: the row has 32 numbers from there on, and a row of a tile is a whole vector.
-            unsafe {
-                let bits = if row.is_null() {
-                    _mm512_setzero_si512()
-                } else {
-                    narrowed(widened(keys.dtype, *row, at), widened(keys.dtype, *row, at + 16))
-                };
-                _mm512_storeu_si512(to.as_mut_ptr().add(at * FOUR + slot * STEP).cast(), bits);
-            }
-        }
-    }
-}
-
-/// A step of 32 values, the first of them at `place.0` keys of the stretch, in all columns, of which four tiles lie `place.1`
-/// apart; those that are not finite are put down instead.
-///
-/// # Safety
-/// The machine must have the features; rows must be whole or null.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn lay_values(
-    values: &Memory<'_>,
-    rows: &[*const u8],
-    (first, apart): (usize, usize),
-    tiles: &mut Tiles,
-) {
-    assert!(rows.len() == STEP, "a step of values");
-    for column in (0..values.width).step_by(PANEL) {
-        let mut v = [_mm512_setzero_ps(); PANEL];
-        for (pair, v) in v.iter_mut().enumerate() {
-            let mut both = [_mm512_setzero_ps(); 2];
-            for (i, both) in both.iter_mut().enumerate() {
-                let row = rows[2 * pair + i];
-                if !row.is_null() {
-                    let at = (first + 2 * pair + i, column);
-                    // SAFETY: the row has sixteen columns from there on.
-                    *both = bounded(unsafe { widened(values.dtype, row, column) }, at, &mut tiles.unbounded);
-                }
-            }
-            *v = _mm512_castsi512_ps(paired(both));
-        }
-        let to = column / FOUR * apart + first * FOUR + column % FOUR * STEP;
-        let to = &mut tiles.values[to..][..TILE];
-        for (row, v) in square(v).into_iter().enumerate() {
-            // SAFETY: a row of a tile is a whole vector.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(row * STEP).cast(), v) };
-        }
-    }
-}
-
-/// Lines of results, multiplied by their factors, from columns of a panel.
-///
-/// # Safety
-/// The machine must have the features; there must be so many columns, and each place have room for them.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn turn_back(columns: &[f32], factors: &[f32; PANEL], to: &[*mut f32], width: usize) {
-    assert!(width.is_multiple_of(PANEL) && columns.len() >= width * PANEL, "columns of results");
-    // SAFETY: as the caller promises.
-    unsafe {
-        let factors = _mm512_loadu_ps(factors.as_ptr());
-        for at in (0..width).step_by(PANEL) {
-            let mut v = [_mm512_setzero_ps(); PANEL];
-            for (i, v) in v.iter_mut().enumerate() {
-                *v = _mm512_mul_ps(_mm512_loadu_ps(columns.as_ptr().add((at + i) * PANEL)), factors);
-            }
-            for (v, to) in square(v).into_iter().zip(to) {
-                _mm512_storeu_ps(to.add(at), v);
-            }
-        }
-    }
-}
-
-/// The nearest `bf16` of two vectors, each beside its neighbour of the other.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn paired([even, odd]: [__m512; 2]) -> __m512i {
-    const ORDER: [u16; 32] = {
-        let mut order = [0; 32];
-        let mut i = 0;
-        while i < 32 {
-            order[i] = (i / 2 + i % 2 * 16) as u16;
-            i += 1;
-        }
-        order
-    };
-    // SAFETY: it is a whole vector.
-    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
-    _mm512_permutexvar_epi16(order, narrowed(even, odd))
-}
-
-/// Values of a key from a column on with zeros for those that are not finite, which are put down.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn bounded(v: __m512, (key, column): (usize, usize), unbounded: &mut Vec<Unbounded>) -> __m512 {
-    // Not a number, or infinite.
-    const UNBOUNDED: i32 = 0x99;
-    let mask = _mm512_fpclass_ps_mask::<UNBOUNDED>(v);
-    if mask == 0 {
-        return v;
-    }
-    let mut numbers = [0.0; PANEL];
-    // SAFETY: they are a whole vector.
-    unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), v) };
-    for (i, value) in numbers.into_iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
-        unbounded.push(Unbounded { key, column: column + i, value });
-    }
-    _mm512_maskz_mov_ps(!mask, v)
-}
-
-/// Sixteen numbers of a row of 16-bit floats or of codes.
-///
-/// # Safety
-/// The row must have them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn widened(dtype: DType, row: *const u8, at: usize) -> __m512 {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match dtype {
-            DType::I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(row.add(at).cast()))),
-            DType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(row.add(at * 2).cast())),
-            _ => {
-                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(row.add(at * 2).cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
-            }
-        }
-    }
-}
-
-/// The nearest `bf16` of 32 numbers.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn narrowed(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: both are 64 bytes.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
 #[cfg(test)]

@@ -53,6 +53,8 @@ mod core;
 mod dense;
 mod dots;
 mod drive;
+#[cfg(target_arch = "x86_64")]
+mod lay;
 mod paged;
 mod soft;
 mod tile;
