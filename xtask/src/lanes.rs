@@ -39,7 +39,19 @@ const ON_ONE_CORE: (&str, &str) = LONG[0];
 /// names.
 const EMULATED: [(&str, &str, &[&str]); 2] = [
     ("mlxcel-cpu", "mlxcel_cpu", &["kernels::attention", "kernels::linear", "kernels::packed"]),
-    ("mlxcel-cpu", "engine", &["prompts_in_tiles", "values_that_are_not_finite", "rotations_within"]),
+    (
+        "mlxcel-cpu",
+        "engine",
+        &[
+            "prompts_in_tiles",
+            "values_that_are_not_finite",
+            "rotations_within",
+            "gates_of_any_kind",
+            "long_prompts_and_odd_widths",
+            "every_packed_format_multiplies",
+            "plain_weights_of_any_width",
+        ],
+    ),
 ];
 
 /// A program with tests.
