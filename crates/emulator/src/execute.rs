@@ -176,6 +176,7 @@ fn tile(tiles: &mut Tiles, i: &Instruction) -> bool {
         (0x4B, 2, Some(memory)) => store(tiles, sum, memory),
         // SAFETY: only machines with AVX-512 get here.
         (0x5C, 2, None) => unsafe { multiply(tiles, [sum, a, b], pairs_in_order) },
+        // SAFETY: as above.
         (0x5E, 2, None) => unsafe { multiply(tiles, [sum, a, b], |sum, a, b| bytes(sum, b, a)) },
         _ => return false,
     }

@@ -214,7 +214,7 @@ impl Rows<'_> {
     ///
     /// # Safety
     /// The row and the head must exist, be `width` wide, and belong to nobody else.
-    pub(super) unsafe fn line(&self, row: usize, head: usize, width: usize) -> &mut [u8] {
+    pub(super) unsafe fn line<'r>(self, row: usize, head: usize, width: usize) -> &'r mut [u8] {
         let bytes = width * self.dtype.size().expect("results are plain");
         // SAFETY: as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.at((row * self.heads + head) * bytes), bytes) }
