@@ -3,8 +3,9 @@
 //! Algorithm: the angle of a token and pair is `f32(position) * inv_freq` rounded to `f32`, as checkpoints were
 //! trained; its sine and cosine are exact to `f32` (see [`math::sin_cos`]). They are computed once for all heads and
 //! for all ops that rotate by the same angles, and laid out as heads are: element `j` becomes
-//! `x[j] * factor[j] + x[partner of j] * partner_factor[j]`. Tokens are cut over the threads. Checked against the
-//! decomposition at small positions, and against `f64` sines of the rounded angle at large ones.
+//! `x[j] * factor[j] + x[partner of j] * partner_factor[j]`. Tokens are cut over the threads, or heads
+//! are rotated where attention reads them. Checked against the decomposition at small positions, and against `f64` sines of the
+//! rounded angle at large ones.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

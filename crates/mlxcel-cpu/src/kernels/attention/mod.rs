@@ -37,7 +37,8 @@
 //! Prompts through tiles, the same bench (512 tokens of all layers, one thread, a cache of `f16`): 192 to 156 ms with
 //! SmolLM2-135M from nothing and 1872 to 1108 behind 3584 tokens, 360 to 188 and 4995 to 2275 ms with a 1.5B shape. With sums of tiles that
 //! are stored where they are read, and operands that begin with cache lines, two threads take 28 ms where they took 44, and 58
-//! where they took 88 (512 tokens in a prompt, on another machine).
+//! where they took 88 (512 tokens in a prompt, on another machine). With sixteen lines beside each other in a vector (`amx`) a layer of
+//! SmolLM2's shape takes 0.56 to 0.65 ms where it took 0.86 to 0.92.
 //!
 //! Checked against the decompositions. References: Dao et al., FlashAttention, arXiv 2205.14135; Dao et al.,
 //! Flash-Decoding for long-context inference, 2023.
