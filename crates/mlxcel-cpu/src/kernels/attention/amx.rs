@@ -164,7 +164,7 @@ impl Attend<'_> {
                 self.context.query(self.block, query, head * w.group + at, to);
                 slot = end;
             }
-            if let Some(sinks) = self.rows.and_then(|rows| rows.sinks) {
+            if let Some(sinks) = self.rows.and(self.sinks) {
                 let softmax = &mut tiles.softmaxes[panel];
                 softmax.is_fresh = false;
                 for slot in 0..count {

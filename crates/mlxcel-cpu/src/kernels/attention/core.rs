@@ -200,16 +200,14 @@ pub(super) struct Partial<'a> {
 
 /// Where finished results go.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct Rows {
     pub(super) bytes: Shared<u8>,
     pub(super) dtype: DType,
     /// Query heads of a row.
     pub(super) heads: usize,
-    /// One per query head.
-    pub(super) sinks: Option<&'a [f32]>,
 }
 
-impl Rows<'_> {
+impl Rows {
     /// The bytes of a row's head.
     ///
     /// # Safety
@@ -240,7 +238,10 @@ pub(super) struct Attend<'a> {
     pub(super) part: Partial<'a>,
     /// Where lines in tiles go if they are finished; else they are put into the part.
     #[cfg(target_arch = "x86_64")]
-    pub(super) rows: Option<Rows<'a>>,
+    pub(super) rows: Option<Rows>,
+    /// What the weights of such lines begin with, one per query head.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) sinks: Option<&'a [f32]>,
 }
 
 impl Kernel for Attend<'_> {

@@ -132,7 +132,6 @@ impl Job<'_> {
             bytes: Shared(out.bytes().as_mut_ptr()),
             dtype: out.dtype,
             heads: self.kv_heads * self.widths.group,
-            sinks: self.sinks,
         };
         let enough = lots.len() * self.kv_heads >= TASKS_PER_THREAD * machine.threads.count();
         if enough || lots.iter().all(|l| l.stretches().len() <= 1) {
@@ -143,7 +142,7 @@ impl Job<'_> {
     }
 
     /// Every task takes all keys of its block. A prompt's last blocks see most of them.
-    fn whole(&self, machine: &Machine, lots: &[Lot], to: Rows<'_>) {
+    fn whole(&self, machine: &Machine, lots: &[Lot], to: Rows) {
         let tasks = Tasks::new(machine, lots.len(), self.kv_heads);
         machine.threads.each_from_the_last(tasks.count(), |task| {
             let (lot, heads) = tasks.at(task);
@@ -175,7 +174,7 @@ impl Job<'_> {
 
     /// Every task takes one stretch of the keys of its block; the results are joined afterwards. Long sequences go in
     /// waves, so that results that wait to be joined stay few.
-    fn split(&self, machine: &Machine, lots: &[Lot], cut: &mut Cut, to: Rows<'_>) {
+    fn split(&self, machine: &Machine, lots: &[Lot], cut: &mut Cut, to: Rows) {
         let Cut { queries, totals, parts } = cut;
         let pieces: Vec<(usize, usize)> =
             lots.iter().enumerate().flat_map(|(i, lot)| lot.stretches().map(move |s| (i, s))).collect();
@@ -269,7 +268,7 @@ impl Job<'_> {
         machine: &Machine,
         (lot, heads, keys): (&Lot, Range<usize>, (usize, usize)),
         q: &[f32],
-        (scratch, part, rows): (&mut Scratch, Partial<'_>, Option<Rows<'_>>),
+        (scratch, part, rows): (&mut Scratch, Partial<'_>, Option<Rows>),
     ) {
         #[cfg(not(target_arch = "x86_64"))]
         debug_assert!(rows.is_none(), "there are no tiles");
@@ -287,11 +286,13 @@ impl Job<'_> {
             part,
             #[cfg(target_arch = "x86_64")]
             rows,
+            #[cfg(target_arch = "x86_64")]
+            sinks: self.sinks,
         });
     }
 
     /// Divides by the sums and writes the results of some KV heads.
-    fn finish(&self, machine: &Machine, (lot, heads): (&Lot, Range<usize>), total: &mut Lines, to: Rows<'_>) {
+    fn finish(&self, machine: &Machine, (lot, heads): (&Lot, Range<usize>), total: &mut Lines, to: Rows) {
         let (lines, group, value) = (self.lines(lot), self.widths.group, self.widths.value);
         machine.level.dispatch(Divide { lines: total.all() });
         for (i, line) in total.out.chunks(self.widths.value_padded()).enumerate() {
