@@ -3,7 +3,7 @@
 //! does it in the registers that the system will restore.
 //!
 //! It is for the instructions that our kernels use, with what they use of them, on Linux with AVX-512; it refuses others loudly.
-//! Each takes a microsecond or two.
+//! Each costs a signal.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod decode;

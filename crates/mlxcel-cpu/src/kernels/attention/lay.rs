@@ -8,6 +8,7 @@ use mlxcel_ir::DType;
 
 use super::core::{Addresses, Memory};
 use super::turn::square;
+use crate::kernels::packed::decode::in_turn;
 use crate::kernels::packed::tiles::{STEP, TOKENS};
 
 /// Lines of a panel.
@@ -135,18 +136,7 @@ pub(super) unsafe fn turn_back(columns: &[f32], factors: &[f32; PANEL], to: &[*m
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) fn paired([even, odd]: [__m512; 2]) -> __m512i {
-    const ORDER: [u16; 32] = {
-        let mut order = [0; 32];
-        let mut i = 0;
-        while i < 32 {
-            order[i] = (i / 2 + i % 2 * 16) as u16;
-            i += 1;
-        }
-        order
-    };
-    // SAFETY: it is a whole vector.
-    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
-    _mm512_permutexvar_epi16(order, narrowed(even, odd))
+    in_turn(narrowed(even, odd))
 }
 
 /// Values of a key from a column on with zeros for those that are not finite, which are put down.

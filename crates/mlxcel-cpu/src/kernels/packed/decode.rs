@@ -76,11 +76,11 @@ unsafe fn store_fours(codes: __m512i, scale: __m512, bias: __m512, to: *mut u16)
     unsafe {
         _mm512_storeu_si512(
             to.cast(),
-            paired(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(b, a))),
+            in_turn(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(b, a))),
         );
         _mm512_storeu_si512(
             to.add(2 * ROWS).cast(),
-            paired(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(d, c))),
+            in_turn(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(d, c))),
         );
     }
 }
@@ -88,7 +88,7 @@ unsafe fn store_fours(codes: __m512i, scale: __m512, bias: __m512, to: *mut u16)
 /// Sixteen numbers and sixteen more, one of each in turn.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn paired(halves: __m512i) -> __m512i {
+pub(in crate::kernels) fn in_turn(halves: __m512i) -> __m512i {
     const ORDER: [u16; 32] = {
         let mut order = [0; 32];
         let mut i = 0;

@@ -21,7 +21,7 @@ mod activations;
 mod bytes;
 mod codes;
 #[cfg(target_arch = "x86_64")]
-mod decode;
+pub(in crate::kernels) mod decode;
 mod dots;
 mod format;
 #[cfg(target_arch = "x86_64")]
