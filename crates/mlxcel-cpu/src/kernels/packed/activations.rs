@@ -1,7 +1,9 @@
 //! Activations as whole numbers: a block of [`BLOCK`] elements shares one scale, and each number is cut into signed
 //! bytes, the highest first, that byte products can take. Three bytes are as exact as `f32`; two are enough for
 //! numbers that were `bf16`. One is for tokens that may be rounded: there every group of the weights has a scale of its
-//! own, since one for a block cost SmolLM2 1.6 % of its perplexity.
+//! own, since one for a block cost SmolLM2 1.6 % of its perplexity. Where bytes are multiplied in pairs, most numbers are cut into
+//! signed words of sixteen bits instead, whose products are as cheap: two bytes are one word, three a word and a byte that
+//! takes another. They are the same numbers.
 //!
 //! The rounding is relative to the largest element of those that share a scale, whatever row it is in and whatever is
 //! computed beside it.
@@ -11,9 +13,9 @@ use std::ops::Range;
 
 use mlxcel_engine::EngineError;
 
-use super::format::{BLOCK, UNIT};
-use super::part::{Part, Task, at};
-use super::{dots, many};
+use super::dots;
+use super::format::{BLOCK, Format, UNIT};
+use super::part::{Part, Shape, Task, at};
 use crate::context::Context;
 use crate::memory::Scratch;
 use crate::simd::SimdLevel;
@@ -36,6 +38,7 @@ pub(super) struct Activations<'a> {
     /// Elements that share a scale of the weights.
     group: usize,
     lie: Lie,
+    /// Bytes or words.
     limbs: *const i8,
     /// `[tokens / width][groups][width]`, scaled where a group has a scale.
     sums: *const f32,
@@ -44,55 +47,68 @@ pub(super) struct Activations<'a> {
     _memory: Scratch<'a>,
 }
 
-/// How the bytes of tokens lie that are multiplied together.
+/// How the bytes of tokens lie that are multiplied together, or the words, of each four of which the first and the third are
+/// neighbours, the second and the fourth.
 #[derive(Clone, Copy)]
-enum Lie {
-    /// `[tokens / width][groups][bytes][width][group]`: the bytes of one place of a group's numbers are one run, and
-    /// those of `width` tokens a tile.
-    Runs(usize),
-    /// `[tokens / width][groups][group / 4][bytes][width][4]`.
-    Fours(usize),
+struct Lie {
+    /// Tokens that lie together.
+    width: usize,
+    /// `[tokens / width][groups][limbs][width][group]`: the limbs of one place of a group's numbers are one run, and
+    /// those of `width` tokens a tile. Otherwise `[tokens / width][groups][group / four][limbs][width][four]`, where `four` is as many as have
+    /// four bytes.
+    is_in_runs: bool,
+    has_words: bool,
 }
 
 impl Lie {
     /// What suits the kernel for so many tokens.
-    fn of(level: SimdLevel, tokens: usize, bytes: usize) -> Self {
-        match tokens > dots::TOKENS {
-            false => Lie::Runs(1),
-            true if level.has_tiles() => Lie::Runs(TILE),
-            true => Lie::Fours(many::tokens_together(level, bytes)),
+    fn of(level: SimdLevel, format: &Format, (tokens, bytes): (usize, usize)) -> Self {
+        let shape = Shape::of(level);
+        if tokens <= dots::TOKENS {
+            return Lie { width: 1, is_in_runs: true, has_words: shape.in_pairs };
         }
+        if level.has_tiles() {
+            return Lie { width: TILE, is_in_runs: true, has_words: false };
+        }
+        let has_words = shape.in_pairs && !(bytes == 1 && format.codes.are_small());
+        Lie { width: shape.many / limbs(bytes, has_words), is_in_runs: false, has_words }
     }
 
-    /// Tokens that lie together.
-    fn width(self) -> usize {
-        match self {
-            Lie::Runs(width) | Lie::Fours(width) => width,
-        }
+    /// Bytes of a limb.
+    fn size(self) -> usize {
+        if self.has_words { 2 } else { 1 }
     }
+}
+
+/// How many limbs a number of so many bytes has.
+pub(super) const fn limbs(bytes: usize, are_words: bool) -> usize {
+    if are_words { bytes.div_ceil(2) } else { bytes }
 }
 
 // SAFETY: activations are only read once they are made.
 unsafe impl Sync for Activations<'_> {}
 
 impl<'a> Activations<'a> {
-    /// From rows of `f32` that `row` gives, in two or three bytes; `cols` is a multiple of `group`.
+    /// From rows of `f32` that `row` gives, as `bytes` bytes of `cols` elements, a multiple of the format's groups.
     ///
     /// # Safety
     /// The context's level must have byte products, and `row` give `cols` readable numbers for every token.
     pub(super) unsafe fn new(
         ctx: &'a Context,
-        [tokens, cols, group, bytes]: [usize; 4],
+        format: &Format,
+        [tokens, cols, bytes]: [usize; 3],
         row: impl Fn(usize) -> *const f32 + Sync,
     ) -> Result<Self, EngineError> {
+        let group = format.group;
         let groups = cols / group;
         let shared = if bytes == 1 { group } else { BLOCK };
         let parts = cols.div_ceil(shared);
-        let lie = Lie::of(ctx.level, tokens, bytes);
-        let width = lie.width();
+        let lie = Lie::of(ctx.level, format, (tokens, bytes));
+        let width = lie.width;
+        let number = limbs(bytes, lie.has_words) * lie.size();
         // Tokens that fill the last tile are anything: nobody reads their results.
         let room = tokens.next_multiple_of(width);
-        let sums_at = (room * cols * bytes).next_multiple_of(64);
+        let sums_at = (room * cols * number).next_multiple_of(64);
         let scales_at = sums_at + (room * groups * 4).next_multiple_of(64);
         let mut memory = ctx.pool.take(scales_at + room * parts * 4)?;
         let base = memory.buffer().ptr();
@@ -108,8 +124,8 @@ impl<'a> Activations<'a> {
             let tokens = task * per_task..((task + 1) * per_task).min(tokens);
             let place = |t: usize| {
                 let (first, nth) = (t / width * width, t % width);
-                let of_token = if let Lie::Runs(_) = lie { group } else { 4 };
-                let limbs = first * cols * bytes + nth * of_token;
+                let of_token = if lie.is_in_runs { group * lie.size() } else { 4 };
+                let limbs = first * cols * number + nth * of_token;
                 // SAFETY: the arrays have a place of its own for every token.
                 unsafe { places.at(limbs, first * groups + nth, first * parts + nth) }
             };
@@ -121,19 +137,25 @@ impl<'a> Activations<'a> {
         Ok(Activations { bytes, groups, parts, group, lie, limbs, sums, scales, _memory: memory })
     }
 
-    /// The highest bytes of a token's group, which must be the first of those that lie together unless they lie in runs; the
-    /// next bytes of a run follow [`Self::stride`] bytes later, the next group as many times that as a number has bytes.
+    /// The highest limbs of a token's group, which must be the first of those that lie together unless they lie in runs; the
+    /// next limbs of a run follow [`Self::stride`] bytes later, the next group as many times that as a number has limbs.
     #[inline(always)]
     pub(super) fn limbs(&self, token: usize, group: usize) -> *const i8 {
         let width = self.width();
         let tile = token / width * self.groups + group;
-        self.limbs.wrapping_add((tile * self.bytes * width + token % width) * self.group)
+        let limbs = limbs(self.bytes, self.has_words());
+        self.limbs.wrapping_add((tile * limbs * width + token % width) * self.group * self.lie.size())
     }
 
-    /// Bytes of one place of a group's numbers, of all tokens that lie together.
+    /// Bytes of one place of a group's limbs, of all tokens that lie together.
     #[inline(always)]
     pub(super) fn stride(&self) -> usize {
-        self.width() * self.group
+        self.width() * self.group * self.lie.size()
+    }
+
+    /// Whether limbs are words.
+    pub(super) fn has_words(&self) -> bool {
+        self.lie.has_words
     }
 
     /// The sum of a token's group; that of the next group follows [`Self::width`] numbers later, and those of tokens that
@@ -148,7 +170,7 @@ impl<'a> Activations<'a> {
     /// Tokens that lie together.
     #[inline(always)]
     pub(super) fn width(&self) -> usize {
-        self.lie.width()
+        self.lie.width
     }
 
     /// A scale of a token: of a block, or of a group if numbers have one byte. Those of tokens that lie together follow.
@@ -179,10 +201,13 @@ impl<R: Fn(usize) -> *const f32, P: Fn(usize) -> Parts> Task for Lines<'_, R, P>
             let (to, from) = ((self.place)(t), (self.row)(t));
             // SAFETY: as the caller of `Activations::new` promises.
             unsafe {
-                match self.bytes {
-                    1 => to.fill::<1>(from, self.cols, self.tile),
-                    2 => to.fill::<2>(from, self.cols, self.tile),
-                    _ => to.fill::<3>(from, self.cols, self.tile),
+                match (self.bytes, self.tile.1.has_words) {
+                    (1, false) => to.fill::<i8, 1, 1>(from, self.cols, self.tile),
+                    (2, false) => to.fill::<i8, 2, 2>(from, self.cols, self.tile),
+                    (_, false) => to.fill::<i8, 3, 3>(from, self.cols, self.tile),
+                    (1, true) => to.fill::<i16, 1, 1>(from, self.cols, self.tile),
+                    (2, true) => to.fill::<i16, 2, 1>(from, self.cols, self.tile),
+                    (_, true) => to.fill::<i16, 3, 2>(from, self.cols, self.tile),
                 }
             }
         }
@@ -215,13 +240,18 @@ impl Parts {
     /// # Safety
     /// `x` must have `cols` numbers, and the places room for them.
     #[inline(always)]
-    unsafe fn fill<const BYTES: usize>(&self, x: *const f32, cols: usize, (group, lie): (usize, Lie)) {
-        let width = lie.width();
+    unsafe fn fill<L: Limb, const BYTES: usize, const LIMBS: usize>(
+        &self,
+        x: *const f32,
+        cols: usize,
+        (group, lie): (usize, Lie),
+    ) {
+        let width = lie.width;
         // SAFETY: as the caller promises; groups are whole units of elements and divide blocks. No number is larger than the
         // largest after division by the scale, and those of a block that has others are no numbers.
         unsafe {
             let shared = if BYTES == 1 { group } else { BLOCK };
-            let mut fours = [[0; BLOCK]; BYTES];
+            let mut fours = [[L::default(); BLOCK]; LIMBS];
             for (part, start) in (0..cols).step_by(shared).enumerate() {
                 let x = std::slice::from_raw_parts(x.add(start), shared.min(cols - start));
                 let scale = top(x) / largest(BYTES);
@@ -230,7 +260,7 @@ impl Parts {
                 let inverse = if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
                 for (g, x) in x.chunks_exact(group).enumerate() {
                     let at = start / group + g;
-                    let limbs = self.limbs.add(at * BYTES * width * group);
+                    let limbs = self.limbs.cast::<L>().add(at * LIMBS * width * group);
                     let mut sums = [0; UNIT];
                     for (u, x) in x.as_chunks::<UNIT>().0.iter().enumerate() {
                         let mut q = [0; UNIT];
@@ -238,14 +268,12 @@ impl Parts {
                             q[i] = whole(x[i] * inverse);
                             sums[i] += q[i];
                         }
-                        match lie {
-                            Lie::Runs(_) => store::<BYTES>(limbs.add(u * UNIT), width * group, q),
-                            Lie::Fours(_) => {
-                                store::<BYTES>(fours.as_mut_ptr().cast::<i8>().add(u * UNIT), BLOCK, q)
-                            }
+                        match lie.is_in_runs {
+                            true => store::<L, LIMBS>(limbs.add(u * UNIT), width * group, q),
+                            false => store::<L, LIMBS>(fours.as_mut_ptr().cast::<L>().add(u * UNIT), BLOCK, q),
                         }
                     }
-                    if let Lie::Fours(_) = lie {
+                    if !lie.is_in_runs {
                         scatter(limbs, width * 4, fours.each_ref().map(|fours| &fours[..group]));
                     }
                     let sum = sums.iter().sum::<i32>() as f32;
@@ -281,35 +309,66 @@ fn top(x: &[f32]) -> f32 {
     if top.is_finite() { top } else { f32::NAN }
 }
 
-/// The first four of the highest bytes, `stride` bytes later each time those of the next ones, and so on with the next
-/// four.
+/// A signed byte or word of a number.
+trait Limb: Copy + Default {
+    /// Which of four limbs lie beside each other.
+    const ORDER: [usize; 4];
+    fn of(x: i32) -> Self;
+}
+
+impl Limb for i8 {
+    const ORDER: [usize; 4] = [0, 1, 2, 3];
+
+    #[inline(always)]
+    fn of(x: i32) -> i8 {
+        x as i8
+    }
+}
+
+impl Limb for i16 {
+    const ORDER: [usize; 4] = [0, 2, 1, 3];
+
+    #[inline(always)]
+    fn of(x: i32) -> i16 {
+        x as i16
+    }
+}
+
+/// The first four bytes of the highest limbs, `stride` bytes later each time those of the next ones, and so on with the next
+/// four bytes.
 ///
 /// # Safety
 /// Four bytes must be writable at each of these places.
 #[inline(always)]
-unsafe fn scatter<const BYTES: usize>(to: *mut i8, stride: usize, limbs: [&[i8]; BYTES]) {
-    for (byte, limbs) in limbs.into_iter().enumerate() {
-        for (i, four) in limbs.as_chunks::<4>().0.iter().enumerate() {
+unsafe fn scatter<L: Limb, const LIMBS: usize>(to: *mut L, stride: usize, limbs: [&[L]; LIMBS]) {
+    for (nth, limbs) in limbs.into_iter().enumerate() {
+        for i in 0..size_of_val(limbs) / 4 {
             // SAFETY: as the caller promises.
-            unsafe { to.add((i * BYTES + byte) * stride).cast::<[i8; 4]>().write_unaligned(*four) };
+            unsafe {
+                let four = limbs.as_ptr().cast::<[u8; 4]>().add(i).read_unaligned();
+                to.cast::<u8>().add((i * LIMBS + nth) * stride).cast::<[u8; 4]>().write_unaligned(four);
+            }
         }
     }
 }
 
-/// A unit of numbers: their highest bytes, and `stride` bytes later each time the next ones.
+/// A unit of numbers: their highest limbs, and `stride` limbs later each time the next ones, which are bytes.
 ///
 /// # Safety
-/// A unit of bytes must be writable at each of the `BYTES` places.
+/// A unit of limbs must be writable at each of the `LIMBS` places.
 #[inline(always)]
-unsafe fn store<const BYTES: usize>(to: *mut i8, stride: usize, mut q: [i32; UNIT]) {
-    for byte in (0..BYTES).rev() {
-        let mut low = [0; UNIT];
+unsafe fn store<L: Limb, const LIMBS: usize>(to: *mut L, stride: usize, mut q: [i32; UNIT]) {
+    for limb in (0..LIMBS).rev() {
+        let mut low = [L::default(); UNIT];
         for i in 0..UNIT {
-            low[i] = q[i] as i8;
+            let x = q[i / 4 * 4 + L::ORDER[i % 4]];
+            low[i] = L::of(if limb == 0 { x } else { x as i8 as i32 });
+        }
+        for x in &mut q {
             // What is left is a multiple of 256, since the byte was signed.
-            q[i] = (q[i] + 128) >> 8;
+            *x = (*x + 128) >> 8;
         }
         // SAFETY: as the caller promises.
-        unsafe { to.add(byte * stride).cast::<[i8; UNIT]>().write_unaligned(low) };
+        unsafe { to.add(limb * stride).cast::<[L; UNIT]>().write_unaligned(low) };
     }
 }

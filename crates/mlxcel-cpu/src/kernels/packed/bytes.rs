@@ -19,7 +19,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::activations::{Activations, TILE as TOKENS};
-use super::codes::{Factors, unpack};
+use super::codes::{Factors, Loosely, unpack};
 use super::format::{BLOCK, Format, ROWS};
 use super::tiles::{Configuration, Registers};
 use crate::kernels::prefetch;
@@ -100,8 +100,8 @@ impl Product<'_> {
                 Ahead { at: at.wrapping_add(AHEAD), bytes: bytes.div_ceil(turns).next_multiple_of(64) };
             // SAFETY: as the caller promises: a panel is a sequence of blocks.
             unsafe {
-                let to = (&mut block.factors, block.codes.as_mut_ptr());
-                unpack(SimdLevel::Amx, self.format, (at, len), (to, 1));
+                let to = Loosely { to: block.codes.as_mut_ptr(), apart: 1, as_words: false };
+                unpack(SimdLevel::Amx, self.format, (at, len), (&mut block.factors, to));
                 at = at.add(bytes);
                 for (tile, out) in out.chunks_exact_mut(TOKENS).enumerate() {
                     let place = (tile * TOKENS, start, len);

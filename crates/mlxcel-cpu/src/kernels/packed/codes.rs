@@ -115,30 +115,38 @@ unsafe fn each<S: Simd>(to: &mut [[f32; ROWS]], row: usize, number: impl Fn(usiz
     }
 }
 
-/// Unpacks the `len` elements of a block that begins at `from` to its scales and bytes: `[len / 4][apart][rows][4]`, of
-/// which one in `apart` is this panel's.
+/// Where a block's codes go: bytes as `[len / 4][apart][rows][4]`, of which one in `apart` is this panel's, or words as
+/// `[len / 4][2][apart][rows][2]`.
+#[derive(Clone, Copy)]
+pub(super) struct Loosely {
+    pub(super) to: *mut u8,
+    pub(super) apart: usize,
+    pub(super) as_words: bool,
+}
+
+/// Unpacks the `len` elements of a block that begins at `from` to its scales and codes.
 ///
 /// # Safety
-/// The block must be readable and the bytes writable; the machine must have the level, and it byte products.
+/// The block must be readable and the codes writable; the machine must have the level, and it byte products, in pairs if there are
+/// words.
 pub(super) unsafe fn unpack(
     level: SimdLevel,
     format: &Format,
     (from, len): (*const u8, usize),
-    ((factors, to), apart): ((&mut Factors, *mut u8), usize),
+    (factors, loosely): (&mut Factors, Loosely),
 ) {
     assert!(len <= BLOCK, "one block at a time");
     // SAFETY: as the caller promises.
-    unsafe { at(level, Unpacking { format, from, len, factors, to, apart }) }
+    unsafe { at(level, Unpacking { format, from, len, factors, loosely }) }
 }
 
-/// A block on its way to bytes.
+/// A block on its way to bytes or words.
 struct Unpacking<'a> {
     format: &'a Format,
     from: *const u8,
     len: usize,
     factors: &'a mut Factors,
-    to: *mut u8,
-    apart: usize,
+    loosely: Loosely,
 }
 
 impl Task for Unpacking<'_> {
@@ -168,6 +176,7 @@ impl Unpacking<'_> {
     /// As for [`unpack`].
     #[inline(always)]
     unsafe fn units<P: Part, const N: usize>(self, unit: impl Unit) {
+        let Loosely { to, apart, as_words } = self.loosely;
         let mut at = self.from.wrapping_add(self.format.scale_bytes(self.len / self.format.group));
         for u in 0..self.len / UNIT {
             // SAFETY: as the caller promises.
@@ -176,8 +185,14 @@ impl Unpacking<'_> {
                 at = at.add(unit.bytes());
                 for v in 0..4 {
                     for n in 0..N {
-                        let place = (u * 4 + v) * self.apart * VECTOR + n * 4 * lanes::<P>();
-                        P::store(self.to.add(place), codes[v][n]);
+                        let to = to.add(n * 4 * lanes::<P>());
+                        if !as_words {
+                            P::store(to.add((u * 4 + v) * apart * VECTOR), codes[v][n]);
+                            continue;
+                        }
+                        for (half, words) in P::words(codes[v][n]).into_iter().enumerate() {
+                            P::store(to.add(((u * 4 + v) * 2 + half) * apart * VECTOR), words);
+                        }
                     }
                 }
             }

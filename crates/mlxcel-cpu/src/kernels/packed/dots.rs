@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use super::activations::Activations;
+use super::activations::{Activations, limbs};
 use super::codes::{Bits, Factors, Rare, Table, Unit};
 use super::format::{BLOCK, Codes, Format, ROWS, UNIT};
 use super::part::{Part, Task, at, lanes};
@@ -196,7 +196,7 @@ impl<U: Unit, const BYTES: usize> Task for Few<'_, U, BYTES> {
                 return product.sums::<U, P, N, 1, BYTES>(unit, 0..1, room);
             }
             // Absent tokens repeat the last; nobody reads their sums.
-            if P::TOKENS == TOKENS || BYTES == 1 {
+            if P::TOKENS == TOKENS || limbs(BYTES, P::IN_PAIRS) == 1 {
                 return product.sums::<U, P, N, TOKENS, BYTES>(unit, 0..tokens, room);
             }
             for start in (0..tokens).step_by(2) {
@@ -274,6 +274,7 @@ impl Product<'_> {
         let mut limbs = places.map(|(limbs, _)| limbs);
         let mut sums = places.map(|(_, sums)| sums);
         let bytes = format.group / UNIT * unit.bytes();
+        let stride = x.stride() * self::limbs(BYTES, P::IN_PAIRS);
         // SAFETY: a block is its scales and then the units of its codes.
         unsafe {
             let mut part = [[P::Floats::splat(0.0); N]; T];
@@ -283,14 +284,18 @@ impl Product<'_> {
             for ((scales, biases), group) in factors.scales.iter().zip(&factors.biases).zip(groups) {
                 let dots = self.dots::<U, P, N, T, BYTES>(unit, *from, limbs, coming);
                 *from = from.add(bytes);
-                limbs = limbs.map(|at| at.wrapping_add(BYTES * x.stride()));
+                limbs = limbs.map(|at| at.wrapping_add(stride));
                 for n in 0..N {
                     let row = n * lanes::<P>();
                     let scale = P::Floats::load(scales.as_ptr().add(row));
                     let bias = P::Floats::load(biases.as_ptr().add(row));
                     for t in 0..T {
                         let sum = P::Floats::splat(*sums[t]);
-                        let mut dot = joined::<P, N, BYTES>(&dots[t], n);
+                        let mut limbs = [P::zero(); BYTES];
+                        for l in 0..BYTES {
+                            limbs[l] = dots[t][l][n];
+                        }
+                        let mut dot = joined::<P, BYTES>(limbs, P::IN_PAIRS);
                         if BYTES == 1 {
                             dot = P::Floats::mul(dot, P::Floats::splat(*x.scales(token[t], group)));
                         }
@@ -324,6 +329,10 @@ impl Product<'_> {
                 let at = from.add(u * bytes);
                 let codes = unit.load::<P, N>(at);
                 coming.fetch(bytes);
+                if P::IN_PAIRS {
+                    self.add_words::<P, N, T, BYTES>(&mut dots, codes, limbs.map(|at| at.add(2 * u * UNIT)));
+                    continue;
+                }
                 for t in 0..T {
                     let limbs = limbs[t].add(u * UNIT);
                     for i in 0..4 {
@@ -341,6 +350,34 @@ impl Product<'_> {
                 }
             }
             dots
+        }
+    }
+
+    /// Adds the products of a unit with tokens whose limbs are words.
+    ///
+    /// # Safety
+    /// As for [`Self::run`].
+    #[inline(always)]
+    unsafe fn add_words<P: Part, const N: usize, const T: usize, const BYTES: usize>(
+        &self,
+        dots: &mut [[[P::Sums; N]; BYTES]; T],
+        codes: [[P::Bytes; N]; 4],
+        limbs: [*const i8; T],
+    ) {
+        for i in 0..4 {
+            for n in 0..N {
+                // SAFETY: as the caller promises.
+                unsafe {
+                    for (half, words) in P::words(codes[i][n]).into_iter().enumerate() {
+                        for t in 0..T {
+                            for l in 0..self::limbs(BYTES, true) {
+                                let two = limbs[t].add(l * self.x.stride() + (i * 2 + half) * 4);
+                                dots[t][l][n] = P::dot_of_words(dots[t][l][n], words, two);
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -369,21 +406,21 @@ impl Coming {
     }
 }
 
-/// The sums of a number's bytes as the sum of the number. Two bytes fit a whole number; the third is added as `f32`.
+/// The sums of a number's limbs as the sum of the number. Two bytes fit a whole number; the third is added as `f32`.
 #[inline(always)]
-pub(super) unsafe fn joined<P: Part, const N: usize, const BYTES: usize>(
-    dots: &[[P::Sums; N]; BYTES],
-    n: usize,
+pub(super) unsafe fn joined<P: Part, const BYTES: usize>(
+    dots: [P::Sums; BYTES],
+    are_words: bool,
 ) -> Floats<P> {
     // SAFETY: the caller has the instructions.
     unsafe {
-        if BYTES == 1 {
-            return P::floats(dots[0][n]);
-        }
-        let two = P::floats(P::joined(dots[0][n], dots[1][n]));
-        if BYTES == 2 {
+        let two = match are_words || BYTES == 1 {
+            true => P::floats(dots[0]),
+            false => P::floats(P::joined(dots[0], dots[1 % BYTES])),
+        };
+        if BYTES < 3 {
             return two;
         }
-        P::Floats::fma(two, P::Floats::splat(256.0), P::floats(dots[BYTES - 1][n]))
+        P::Floats::fma(two, P::Floats::splat(256.0), P::floats(dots[limbs(BYTES, are_words) - 1]))
     }
 }

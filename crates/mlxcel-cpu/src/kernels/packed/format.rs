@@ -38,6 +38,15 @@ impl Codes {
         };
         ROWS * UNIT / 8 * bits
     }
+
+    /// Whether all of them are below 128.
+    pub(super) fn are_small(self) -> bool {
+        match self {
+            Codes::Two | Codes::Three | Codes::Four | Codes::Five | Codes::Six => true,
+            Codes::Eight => false,
+            Codes::Table(table) => table.iter().all(|&entry| entry < 128),
+        }
+    }
 }
 
 /// How the scales of a block lie, each a run of [`ROWS`] numbers for every group.

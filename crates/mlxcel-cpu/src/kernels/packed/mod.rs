@@ -48,7 +48,7 @@ use self::format::{BLOCK, Format, ROWS};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use self::gated::gated;
 use self::pack::Loose;
-use self::part::{Part, Task, simply};
+use self::part::{Part, Shape, Task, simply};
 use self::tiled::STEP;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use self::tiled::gated;
@@ -274,7 +274,7 @@ impl Job<'_> {
         let (cols, tokens) = (self.packed.cols, self.x.tokens);
         let row = |t: usize| self.x.row(t, 0);
         // SAFETY: weights are only packed at levels that have the features; rows of a panel have all columns.
-        let x = unsafe { Activations::new(self.ctx, [tokens, cols, format.group, bytes], row) }?;
+        let x = unsafe { Activations::new(self.ctx, format, [tokens, cols, bytes], row) }?;
         if tokens > dots::TOKENS && !self.ctx.level.has_tiles() {
             return self.in_registers(format, &x);
         }
@@ -316,7 +316,7 @@ impl Job<'_> {
 
     /// Many tokens, where there are no tiles.
     fn in_registers(&self, format: &Format, x: &Activations<'_>) -> Result<(), EngineError> {
-        let together = many::panels_together(self.ctx.level);
+        let together = Shape::of(self.ctx.level).panels;
         self.spread((self.panels.len(), together, self.per_task(1)), |panels| {
             many::Room::with(|room| {
                 for first in panels.clone().step_by(together) {

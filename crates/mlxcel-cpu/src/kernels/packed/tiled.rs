@@ -217,9 +217,9 @@ impl Job<'_> {
             return Ok(Beside::Tiles);
         }
         let row = |i: usize| self.x.row(exact[i], 0);
-        let sizes = [exact.len(), self.packed.cols, format.group, self.bytes()];
+        let sizes = [exact.len(), self.packed.cols, self.bytes()];
         // SAFETY: the level has the features; rows of a panel have all columns.
-        Ok(Beside::Codes(format, unsafe { Activations::new(self.ctx, sizes, row) }?))
+        Ok(Beside::Codes(format, unsafe { Activations::new(self.ctx, format, sizes, row) }?))
     }
 
     /// The sums of neighbouring tokens with some panels, from what the products left for every pair of them. Token by

@@ -82,8 +82,7 @@ macro_rules! shared {
 
 impl Part for Avx2 {
     shared!();
-    const TELLS_SIZES: bool = true;
-    const HAS_PAIRS: bool = true;
+    const IN_PAIRS: bool = true;
 
     #[inline(always)]
     unsafe fn dot_in_pairs(pairs: __m256i, codes: __m256i, four: *const i8) -> __m256i {
@@ -104,18 +103,26 @@ impl Part for Avx2 {
     unsafe fn dot<const SMALL: bool>(sums: __m256i, codes: __m256i, four: *const i8) -> __m256i {
         // SAFETY: as the caller promises.
         unsafe {
+            debug_assert!(SMALL, "others are multiplied as words");
             let four = _mm256_set1_epi32(four.cast::<i32>().read_unaligned());
-            if SMALL {
-                // Two products of 127 and 128 still fit sixteen bits.
-                let pairs = _mm256_maddubs_epi16(codes, four);
-                return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-            }
-            let even = _mm256_and_si256(codes, _mm256_set1_epi16(255));
-            let odd = _mm256_srli_epi16::<8>(codes);
-            let four_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(four));
-            let four_odd = _mm256_srai_epi16::<8>(four);
-            let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(even, four_even));
-            _mm256_add_epi32(sums, _mm256_madd_epi16(odd, four_odd))
+            // Two products of 127 and 128 still fit sixteen bits.
+            let pairs = _mm256_maddubs_epi16(codes, four);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn words(codes: __m256i) -> [__m256i; 2] {
+        // SAFETY: the caller has the instructions.
+        unsafe { [_mm256_and_si256(codes, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(codes)] }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_of_words(sums: __m256i, words: __m256i, two: *const i8) -> __m256i {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let two = _mm256_set1_epi32(two.cast::<i32>().read_unaligned());
+            _mm256_add_epi32(sums, _mm256_madd_epi16(words, two))
         }
     }
 }

@@ -32,8 +32,9 @@ pub(super) trait Part {
     const PANELS: usize;
     /// Whether products of small codes are cheaper than others.
     const TELLS_SIZES: bool = false;
-    /// Whether products are cheaper yet whose sums stay pairs of sixteen bits.
-    const HAS_PAIRS: bool = false;
+    /// Whether bytes are multiplied in pairs: those of many tokens with small codes are then the only products of bytes,
+    /// since all others are cheaper of words.
+    const IN_PAIRS: bool = false;
 
     unsafe fn zero() -> Self::Sums;
     /// # Safety
@@ -57,8 +58,8 @@ pub(super) trait Part {
     /// # Safety
     /// Four bytes must be readable at `four`.
     unsafe fn dot<const SMALL: bool>(sums: Self::Sums, codes: Self::Bytes, four: *const i8) -> Self::Sums;
-    /// The same for codes below sixteen, with sums of pairs of products in sixteen bits: eight fours fit. Only where there
-    /// are [`Self::HAS_PAIRS`].
+    /// The same for codes below sixteen, with sums of pairs of products in sixteen bits: eight fours fit. Only where bytes
+    /// are multiplied [`Self::IN_PAIRS`], as what follows.
     ///
     /// # Safety
     /// As for [`Self::dot`].
@@ -69,6 +70,18 @@ pub(super) trait Part {
     /// Adds sums of pairs to sums.
     unsafe fn with_pairs(_: Self::Sums, pairs: Self::Sums) -> Self::Sums {
         pairs
+    }
+    /// Every row's four codes as words of sixteen bits: the first and the third, the second and the fourth.
+    unsafe fn words(codes: Self::Bytes) -> [Self::Bytes; 2] {
+        [codes; 2]
+    }
+    /// Adds the products of every row's two words with the same two signed words.
+    ///
+    /// # Safety
+    /// Four bytes must be readable at `two`.
+    unsafe fn dot_of_words(sums: Self::Sums, words: Self::Bytes, two: *const i8) -> Self::Sums {
+        // SAFETY: as the caller promises.
+        unsafe { Self::dot::<true>(sums, words, two) }
     }
     /// `256 * high + low`.
     unsafe fn joined(high: Self::Sums, low: Self::Sums) -> Self::Sums;
@@ -81,6 +94,34 @@ pub(super) trait Task {
     /// # Safety
     /// The machine must have the instructions of the part.
     unsafe fn run<P: Part, const N: usize>(self) -> Self::Output;
+}
+
+/// What the kernels of a level are like.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Tokens of one byte or word that are multiplied together, and with how many panels.
+    pub(super) many: usize,
+    pub(super) panels: usize,
+    /// Whether bytes are multiplied in pairs.
+    pub(super) in_pairs: bool,
+}
+
+impl Shape {
+    pub(super) fn of(level: SimdLevel) -> Shape {
+        struct Asked;
+
+        impl Task for Asked {
+            type Output = Shape;
+
+            #[inline(always)]
+            unsafe fn run<P: Part, const N: usize>(self) -> Shape {
+                Shape { many: P::MANY, panels: P::PANELS, in_pairs: P::IN_PAIRS }
+            }
+        }
+
+        // SAFETY: it only tells numbers.
+        unsafe { at(level, Asked) }
+    }
 }
 
 /// Rows of a part.
@@ -97,8 +138,9 @@ pub(super) unsafe fn at<T: Task>(level: SimdLevel, task: T) -> T::Output {
     // SAFETY: as the caller promises.
     unsafe {
         match level {
-            SimdLevel::Avx2 | SimdLevel::Avx512 => with_avx2(task),
+            SimdLevel::Avx2 => with_avx2(task),
             SimdLevel::Avx2Vnni => with_avx2_vnni(task),
+            SimdLevel::Avx512 => with_avx512(task),
             SimdLevel::Avx512Vnni | SimdLevel::Avx512Bf16 | SimdLevel::Amx => with_avx512_vnni(task),
             _ => unreachable!("weights are only packed at levels with byte products"),
         }
@@ -160,6 +202,14 @@ unsafe fn with_avx2_vnni<T: Task>(task: T) -> T::Output {
     const N: usize = ROWS / lanes::<avx2::Avx2Vnni>();
     // SAFETY: this function has the instructions.
     unsafe { task.run::<avx2::Avx2Vnni, N>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn with_avx512<T: Task>(task: T) -> T::Output {
+    const N: usize = ROWS / lanes::<avx512::Avx512>();
+    // SAFETY: this function has the instructions.
+    unsafe { task.run::<avx512::Avx512, N>() }
 }
 
 #[cfg(target_arch = "x86_64")]
