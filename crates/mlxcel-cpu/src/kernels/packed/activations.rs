@@ -270,7 +270,9 @@ impl Parts {
                         }
                         match lie.is_in_runs {
                             true => store::<L, LIMBS>(limbs.add(u * UNIT), width * group, q),
-                            false => store::<L, LIMBS>(fours.as_mut_ptr().cast::<L>().add(u * UNIT), BLOCK, q),
+                            false => {
+                                store::<L, LIMBS>(fours.as_mut_ptr().cast::<L>().add(u * UNIT), BLOCK, q)
+                            }
                         }
                     }
                     if !lie.is_in_runs {

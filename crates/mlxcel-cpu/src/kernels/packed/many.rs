@@ -2,8 +2,8 @@
 //! everything after them, so a token has the same result in either.
 //!
 //! Algorithm: codes of a block are unpacked to bytes in the first-level cache, once for all tokens. A few tokens at a time
-//! are multiplied with the rows of one or two panels, as many as registers hold sums of; those of all groups are left in the first-level
-//! cache, then scaled and added to the block's sum. Where bytes are multiplied in pairs, products of words take fewer instructions,
+//! are multiplied with the rows of one or two panels, as many as registers hold sums of; at the end of a group these are
+//! scaled and added to the block's sum. Where bytes are multiplied in pairs, products of words take fewer instructions,
 //! but for tokens of one byte with codes below 128.
 //!
 //! Measured on one core of a Xeon with VNNI (in GOP/s): bare products 524, this loop alone 377, feed-forward blocks with all
@@ -50,21 +50,34 @@ const WORDS: u8 = 3;
 /// Fours of tiny codes whose products with signed bytes fit sixteen bits, in pairs.
 const RUN: usize = 8;
 
+/// Whole numbers of every limb, those of neighbouring tokens beside each other.
+type Dots<P, const N: usize, const PANELS: usize> = [[[<P as Part>::Sums; N]; PANELS]; TOKENS];
+
+type Floats<P> = <<P as Part>::Floats as Simd>::F;
+
 /// Tokens of so many bytes that are multiplied together.
 const fn together<P: Part>(bytes: usize, size: u8) -> usize {
     P::MANY / limbs(bytes, size == WORDS)
 }
 
+/// Limbs of these tokens.
+const fn lines<P: Part>(bytes: usize, size: u8) -> usize {
+    together::<P>(bytes, size) * limbs(bytes, size == WORDS)
+}
+
 /// Bytes of the unpacked codes of a block at most.
 const CODES: usize = BLOCK * ROWS * PANELS * 2;
+
+/// Whole numbers of some tokens with some panels at any level.
+type Waiting = [i32; TOKENS * PANELS * ROWS];
 
 /// A block's codes and scales, and the sums of all tokens. In this order, so that vectors begin with lines of the cache.
 #[repr(C, align(64))]
 pub(super) struct Room {
     /// Bytes or words.
     codes: [u8; CODES],
-    /// Whole numbers of every group, as [`dots`] puts them.
-    dots: [[i32; TOKENS * PANELS * ROWS]; GROUPS],
+    /// Whole numbers of every group that waits.
+    waiting: [Waiting; GROUPS],
     factors: [Factors; PANELS],
     /// `[tokens][panels][rows]`.
     sums: Aligned<f32>,
@@ -73,7 +86,7 @@ pub(super) struct Room {
 thread_local! {
     static ROOM: RefCell<Box<Room>> = RefCell::new(Box::new(Room {
         codes: [0; CODES],
-        dots: [[0; TOKENS * PANELS * ROWS]; GROUPS],
+        waiting: [[0; TOKENS * PANELS * ROWS]; GROUPS],
         factors: [const { Factors::new() }; PANELS],
         sums: Aligned::default(),
     }));
@@ -204,7 +217,7 @@ impl<const BYTES: usize> Block<'_, BYTES> {
     #[inline(always)]
     unsafe fn tiles<P: Part, const N: usize, const PANELS: usize, const SIZE: u8>(mut self) {
         let Block { product: Product { x, format, .. }, stretch: Stretch { start, len, .. }, .. } = self;
-        let tokens = const { together::<P>(BYTES, SIZE) };
+        let (tokens, lines) = const { (together::<P>(BYTES, SIZE), lines::<P>(BYTES, SIZE)) };
         let (first, groups) = (start / format.group, len / format.group);
         let stride = x.stride() * const { limbs(BYTES, SIZE == WORDS) };
         // Four bytes of a number each.
@@ -214,21 +227,55 @@ impl<const BYTES: usize> Block<'_, BYTES> {
             let limbs = x.limbs(token, first);
             let next = x.limbs(token + tokens, first);
             self.ahead.fetch();
+            let mut part = [[[P::Floats::splat(0.0); TOKENS]; N]; PANELS];
             for g in 0..groups {
                 prefetch(next.wrapping_add(g * stride).cast(), stride);
-                // SAFETY: as the caller promises; there is room for the sums of every group.
+                // SAFETY: as the caller promises; whole numbers have a place for every group.
                 unsafe {
                     let codes = self.room.codes.as_ptr().add(g * fours * 4 * ROWS * PANELS);
-                    let to = self.room.dots[g].as_mut_ptr().cast();
-                    dots::<P, N, PANELS, BYTES, SIZE>(fours, (codes, limbs.add(g * stride)), to);
+                    let from = (codes, limbs.add(g * stride));
+                    if SIZE == TINY {
+                        in_pairs::<P, N, PANELS, BYTES>(fours, from, &mut *self.waiting::<P, N, PANELS>(g));
+                        continue;
+                    }
+                    let dots = dots::<P, N, PANELS, BYTES, SIZE>(fours, from);
+                    if P::IN_PAIRS {
+                        let waiting = &mut *self.waiting::<P, N, PANELS>(g);
+                        waiting[..lines].copy_from_slice(&dots[..lines]);
+                    } else {
+                        self.scale::<P, N, PANELS, SIZE>(
+                            (token, first, g..g + 1),
+                            &raw const dots,
+                            &mut part,
+                        );
+                    }
                 }
             }
-            // SAFETY: as the caller promises.
-            unsafe { self.scale::<P, N, PANELS, SIZE>(token, first..first + groups) };
+            if P::IN_PAIRS {
+                // SAFETY: as the caller promises; the whole numbers of all groups wait.
+                unsafe {
+                    let dots = self.waiting::<P, N, PANELS>(0);
+                    self.scale::<P, N, PANELS, SIZE>((token, first, 0..groups), dots, &mut part);
+                }
+            }
+            let scales = (BYTES > 1).then(|| x.scales(token, start / BLOCK));
+            // SAFETY: there is room for the sums of all tiles.
+            unsafe { self.add::<P, N, PANELS, SIZE>(token, scales, &part) };
             if self.stretch.is_last {
                 self.put(token..token + tokens);
             }
         }
+    }
+
+    /// Where the whole numbers of a group wait until all groups have theirs, where bytes are multiplied in pairs: many more
+    /// registers are needed there to multiply, and none are left for the sums of the block meanwhile.
+    #[inline(always)]
+    fn waiting<P: Part, const N: usize, const PANELS: usize>(
+        &mut self,
+        group: usize,
+    ) -> *mut Dots<P, N, PANELS> {
+        const { assert!(size_of::<Dots<P, N, PANELS>>() <= size_of::<Waiting>()) };
+        self.room.waiting.as_mut_ptr().cast::<Dots<P, N, PANELS>>().wrapping_add(group)
     }
 
     /// Puts the sums of some tokens.
@@ -243,48 +290,69 @@ impl<const BYTES: usize> Block<'_, BYTES> {
         }
     }
 
-    /// Adds the products of all groups of the block to the sums of the tokens from `token` on.
+    /// Adds the products of some groups, whose whole numbers follow each other, to the sums of the block.
+    ///
+    /// # Safety
+    /// As for [`Product::run`]; the whole numbers must be readable.
+    #[inline(always)]
+    unsafe fn scale<P: Part, const N: usize, const PANELS: usize, const SIZE: u8>(
+        &self,
+        (token, first, groups): (usize, usize, Range<usize>),
+        dots: *const Dots<P, N, PANELS>,
+        part: &mut [[[Floats<P>; TOKENS]; N]; PANELS],
+    ) {
+        let (x, width, from) = (self.product.x, self.product.x.width(), groups.start);
+        let sums = x.sums(token, first + from);
+        let scales = (BYTES == 1).then(|| x.scales(token, first + from));
+        for p in 0..PANELS {
+            for n in 0..N {
+                let factors = &self.room.factors[p];
+                for g in groups.clone() {
+                    // SAFETY: a group has a scale and a bias for every row, and numbers for every token.
+                    unsafe {
+                        let scale = P::Floats::load(factors.scales[g].as_ptr().add(n * lanes::<P>()));
+                        let bias = P::Floats::load(factors.biases[g].as_ptr().add(n * lanes::<P>()));
+                        let dots = &*dots.add(g - from);
+                        for t in 0..const { together::<P>(BYTES, SIZE) } {
+                            let mut limbs = [P::zero(); BYTES];
+                            for l in 0..const { self::limbs(BYTES, SIZE == WORDS) } {
+                                limbs[l] = dots[l * const { together::<P>(BYTES, SIZE) } + t][p][n];
+                            }
+                            let mut dot = joined::<P, BYTES>(limbs, SIZE == WORDS);
+                            if let Some(scales) = scales {
+                                let of_token = *scales.add((g - from) * width + t);
+                                dot = P::Floats::mul(dot, P::Floats::splat(of_token));
+                            }
+                            let sum = P::Floats::splat(*sums.add((g - from) * width + t));
+                            part[p][n][t] = P::Floats::fma(dot, scale, part[p][n][t]);
+                            part[p][n][t] = P::Floats::fma(sum, bias, part[p][n][t]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the sums of a block, scaled where tokens have scales for blocks.
     ///
     /// # Safety
     /// As for [`Product::run`].
     #[inline(always)]
-    unsafe fn scale<P: Part, const N: usize, const PANELS: usize, const SIZE: u8>(
+    unsafe fn add<P: Part, const N: usize, const PANELS: usize, const SIZE: u8>(
         &mut self,
         token: usize,
-        groups: Range<usize>,
+        scales: Option<*const f32>,
+        part: &[[[Floats<P>; TOKENS]; N]; PANELS],
     ) {
-        let (x, width) = (self.product.x, self.product.x.width());
-        let sums = x.sums(token, groups.start);
-        let scales = x.scales(token, if BYTES == 1 { groups.start } else { self.stretch.start / BLOCK });
-        for p in 0..PANELS {
-            let Factors { scales: of_rows, biases } = &self.room.factors[p];
-            for n in 0..N {
-                let row = n * lanes::<P>();
-                // SAFETY: a group has a scale and a bias for every row, and numbers for every token, which have room for their sums.
-                unsafe {
-                    let mut part = [P::Floats::splat(0.0); TOKENS];
-                    for g in 0..groups.len() {
-                        let dots = self.room.dots[g].as_ptr().cast::<P::Sums>().add((p * N + n) * P::MANY);
-                        let scale = P::Floats::load(of_rows[g].as_ptr().add(row));
-                        let bias = P::Floats::load(biases[g].as_ptr().add(row));
-                        for t in 0..const { together::<P>(BYTES, SIZE) } {
-                            let mut limbs = [*dots.add(t); BYTES];
-                            for l in 1..const { self::limbs(BYTES, SIZE == WORDS) } {
-                                limbs[l] = *dots.add(l * const { together::<P>(BYTES, SIZE) } + t);
-                            }
-                            let mut dot = joined::<P, BYTES>(limbs, SIZE == WORDS);
-                            if BYTES == 1 {
-                                dot = P::Floats::mul(dot, P::Floats::splat(*scales.add(g * width + t)));
-                            }
-                            let sum = P::Floats::splat(*sums.add(g * width + t));
-                            part[t] = P::Floats::fma(dot, scale, part[t]);
-                            part[t] = P::Floats::fma(sum, bias, part[t]);
-                        }
-                    }
-                    for t in 0..const { together::<P>(BYTES, SIZE) } {
-                        let scale = P::Floats::splat(if BYTES == 1 { 1.0 } else { *scales.add(t) });
-                        let sum = self.room.sums.as_mut_ptr().add(((token + t) * PANELS + p) * ROWS + row);
-                        let total = P::Floats::fma(part[t], scale, P::Floats::load(sum));
+        for t in 0..const { together::<P>(BYTES, SIZE) } {
+            for p in 0..PANELS {
+                for n in 0..N {
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        let scale = P::Floats::splat(scales.map_or(1.0, |scales| *scales.add(t)));
+                        let place = ((token + t) * PANELS + p) * ROWS + n * lanes::<P>();
+                        let sum = self.room.sums.as_mut_ptr().add(place);
+                        let total = P::Floats::fma(part[p][n][t], scale, P::Floats::load(sum));
                         P::Floats::store(sum, total);
                     }
                 }
@@ -293,61 +361,96 @@ impl<const BYTES: usize> Block<'_, BYTES> {
     }
 }
 
-/// The whole numbers of a group that has so many times four bytes of codes: `[panels][parts][limbs][tokens]`, of which a part
-/// has [`Part::MANY`] places.
+/// The whole numbers of a group that has so many times four bytes of codes.
 ///
 /// # Safety
-/// The codes of the group must be readable, and the tokens' limbs of it; the sums must be writable.
+/// The codes of the group must be readable, and the tokens' limbs of it.
 #[inline(always)]
 unsafe fn dots<P: Part, const N: usize, const PANELS: usize, const BYTES: usize, const SIZE: u8>(
     fours: usize,
-    (mut codes, mut limbs): (*const u8, *const i8),
-    to: *mut P::Sums,
+    from: (*const u8, *const i8),
+) -> Dots<P, N, PANELS> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let (mut dots, mut start) = ([[[P::zero(); N]; PANELS]; TOKENS], 0);
+        // Whole runs have a length that the compiler knows.
+        while start + RUN <= fours {
+            dots = run::<P, N, PANELS, BYTES, SIZE>(dots, start..start + RUN, from);
+            start += RUN;
+        }
+        if start < fours {
+            dots = run::<P, N, PANELS, BYTES, SIZE>(dots, start..fours, from);
+        }
+        dots
+    }
+}
+
+/// The same of tiny codes, put where they wait.
+///
+/// # Safety
+/// As for [`dots`].
+#[inline(always)]
+unsafe fn in_pairs<P: Part, const N: usize, const PANELS: usize, const BYTES: usize>(
+    fours: usize,
+    from: (*const u8, *const i8),
+    to: &mut Dots<P, N, PANELS>,
 ) {
-    let lines = const { together::<P>(BYTES, SIZE) * self::limbs(BYTES, SIZE == WORDS) };
-    let at_once = if SIZE == TINY { RUN } else { fours };
     let mut start = 0;
     while start < fours {
         // SAFETY: as the caller promises.
         unsafe {
-            let mut run = [[[P::zero(); N]; PANELS]; TOKENS];
-            for _ in start..fours.min(start + at_once) {
-                let mut these = [[P::load(codes); N]; PANELS];
+            let none = [[[P::zero(); N]; PANELS]; TOKENS];
+            let pairs = match start + RUN <= fours {
+                true => run::<P, N, PANELS, BYTES, TINY>(none, start..start + RUN, from),
+                false => run::<P, N, PANELS, BYTES, TINY>(none, start..fours, from),
+            };
+            for line in 0..const { lines::<P>(BYTES, TINY) } {
                 for p in 0..PANELS {
                     for n in 0..N {
-                        these[p][n] = P::load(codes.add(p * 4 * ROWS + n * 4 * lanes::<P>()));
+                        let before = if start == 0 { P::zero() } else { to[line][p][n] };
+                        to[line][p][n] = P::with_pairs(before, pairs[line][p][n]);
                     }
                 }
-                for line in 0..lines {
-                    let four = limbs.add(line * 4);
-                    for p in 0..PANELS {
-                        for n in 0..N {
-                            let (sums, codes) = (run[line][p][n], these[p][n]);
-                            run[line][p][n] = match SIZE {
-                                TINY => P::dot_in_pairs(sums, codes, four),
-                                SMALL => P::dot::<true>(sums, codes, four),
-                                WORDS => P::dot_of_words(sums, codes, four),
-                                _ => P::dot::<false>(sums, codes, four),
-                            };
-                        }
-                    }
-                }
-                codes = codes.add(PANELS * 4 * ROWS);
-                limbs = limbs.add(lines * 4);
             }
-            for line in 0..lines {
+        }
+        start += RUN;
+    }
+}
+
+/// Adds the products of some fours of a group.
+///
+/// # Safety
+/// As for [`dots`].
+#[inline(always)]
+unsafe fn run<P: Part, const N: usize, const PANELS: usize, const BYTES: usize, const SIZE: u8>(
+    mut sums: Dots<P, N, PANELS>,
+    fours: Range<usize>,
+    (codes, limbs): (*const u8, *const i8),
+) -> Dots<P, N, PANELS> {
+    for i in fours {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let mut these = [[P::load(codes); N]; PANELS];
+            for p in 0..PANELS {
+                for n in 0..N {
+                    these[p][n] = P::load(codes.add((i * PANELS + p) * 4 * ROWS + n * 4 * lanes::<P>()));
+                }
+            }
+            for line in 0..const { lines::<P>(BYTES, SIZE) } {
+                let four = limbs.add((i * const { lines::<P>(BYTES, SIZE) } + line) * 4);
                 for p in 0..PANELS {
                     for n in 0..N {
-                        let to = to.add((p * N + n) * P::MANY + line);
-                        let run = run[line][p][n];
-                        *to = match SIZE == TINY {
-                            true => P::with_pairs(if start == 0 { P::zero() } else { *to }, run),
-                            false => run,
+                        let (before, codes) = (sums[line][p][n], these[p][n]);
+                        sums[line][p][n] = match SIZE {
+                            TINY => P::dot_in_pairs(before, codes, four),
+                            SMALL => P::dot::<true>(before, codes, four),
+                            WORDS => P::dot_of_words(before, codes, four),
+                            _ => P::dot::<false>(before, codes, four),
                         };
                     }
                 }
             }
         }
-        start += at_once;
     }
+    sums
 }
