@@ -53,9 +53,9 @@ pub(super) struct Activations<'a> {
 struct Lie {
     /// Tokens that lie together.
     width: usize,
-    /// `[tokens / width][groups][limbs][width][group]`: the limbs of one place of a group's numbers are one run, and
-    /// those of `width` tokens a tile. Otherwise `[tokens / width][groups][group / four][limbs][width][four]`, where `four` is as many as have
-    /// four bytes.
+    /// Whether the limbs of one place of a group's numbers are one run, and those of `width` tokens a tile:
+    /// `[tokens / width][groups][limbs][width][group]`. Otherwise as many as have four bytes lie in turn:
+    /// `[tokens / width][groups][group / four][limbs][width][four]`.
     is_in_runs: bool,
     has_words: bool,
 }

@@ -1,7 +1,7 @@
 //! Byte products of few tokens: with one instruction for four elements where the machine has it, with a few otherwise.
 //!
 //! Algorithm: a vector holds four elements of sixteen rows; it is multiplied with the same four elements of a token,
-//! once for each byte of them, and added to whole numbers. At the end of a group these sums become one, which is
+//! once for each limb of them, a byte or a word, and added to whole numbers. At the end of a group these sums become one, which is
 //! scaled and added to the block's sum; at the end of a block that is scaled by the activations' scale and added to
 //! the row's; a token of one byte has a scale for every group instead. Whole numbers are exact, so only the order of groups and blocks matters to a result, and it is one and
 //! the same for any number of tokens and rows, at every level.

@@ -24,9 +24,9 @@ pub(super) trait Part {
     type Sums: Copy;
     /// Four bytes for every row.
     type Bytes: Copy;
-    /// Tokens of more than one byte whose sums registers hold beside the codes.
+    /// Tokens of more than one limb whose sums registers hold beside the codes.
     const TOKENS: usize;
-    /// Tokens of one byte whose sums with [`Self::PANELS`] registers hold beside unpacked codes.
+    /// Tokens of one limb whose sums with [`Self::PANELS`] registers hold beside unpacked codes.
     const MANY: usize;
     /// Panels that many tokens are multiplied with together.
     const PANELS: usize;
@@ -63,25 +63,23 @@ pub(super) trait Part {
     ///
     /// # Safety
     /// As for [`Self::dot`].
-    unsafe fn dot_in_pairs(pairs: Self::Sums, codes: Self::Bytes, four: *const i8) -> Self::Sums {
-        // SAFETY: as the caller promises.
-        unsafe { Self::dot::<true>(pairs, codes, four) }
+    unsafe fn dot_in_pairs(_: Self::Sums, _: Self::Bytes, _: *const i8) -> Self::Sums {
+        unreachable!("bytes are not multiplied in pairs")
     }
     /// Adds sums of pairs to sums.
-    unsafe fn with_pairs(_: Self::Sums, pairs: Self::Sums) -> Self::Sums {
-        pairs
+    unsafe fn with_pairs(_: Self::Sums, _: Self::Sums) -> Self::Sums {
+        unreachable!("bytes are not multiplied in pairs")
     }
     /// Every row's four codes as words of sixteen bits: the first and the third, the second and the fourth.
-    unsafe fn words(codes: Self::Bytes) -> [Self::Bytes; 2] {
-        [codes; 2]
+    unsafe fn words(_: Self::Bytes) -> [Self::Bytes; 2] {
+        unreachable!("bytes are not multiplied in pairs")
     }
     /// Adds the products of every row's two words with the same two signed words.
     ///
     /// # Safety
     /// Four bytes must be readable at `two`.
-    unsafe fn dot_of_words(sums: Self::Sums, words: Self::Bytes, two: *const i8) -> Self::Sums {
-        // SAFETY: as the caller promises.
-        unsafe { Self::dot::<true>(sums, words, two) }
+    unsafe fn dot_of_words(_: Self::Sums, _: Self::Bytes, _: *const i8) -> Self::Sums {
+        unreachable!("bytes are not multiplied in pairs")
     }
     /// `256 * high + low`.
     unsafe fn joined(high: Self::Sums, low: Self::Sums) -> Self::Sums;
@@ -99,7 +97,7 @@ pub(super) trait Task {
 /// What the kernels of a level are like.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// Tokens of one byte or word that are multiplied together, and with how many panels.
+    /// Tokens of one limb that are multiplied together, and with how many panels.
     pub(super) many: usize,
     pub(super) panels: usize,
     /// Whether bytes are multiplied in pairs.
