@@ -135,7 +135,7 @@ impl Product<'_> {
                 Codes::Four => self.with(Bits::<4>, tokens, &mut *room),
                 Codes::Six => self.with(Bits::<6>, tokens, &mut *room),
                 Codes::Eight => self.with(Bits::<8>, tokens, &mut *room),
-                Codes::Table(table) if table.iter().any(|&entry| entry >= 128) => {
+                codes @ Codes::Table(table) if !codes.are_small() => {
                     self.with(Table(table), tokens, &mut *room)
                 }
                 codes => self.with(Rare(codes), tokens, &mut *room),
