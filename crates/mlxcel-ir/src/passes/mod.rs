@@ -7,6 +7,7 @@ mod fold_constants;
 mod fold_weights;
 mod fuse_elementwise;
 mod fuse_residual_norm;
+mod gather_early;
 mod identities;
 mod join_linears;
 mod shard;
@@ -19,6 +20,7 @@ pub use fold_constants::fold_constants;
 pub use fold_weights::{Folded, fold_weights};
 pub use fuse_elementwise::fuse_elementwise;
 pub use fuse_residual_norm::fuse_residual_norm;
+pub use gather_early::gather_early;
 pub use join_linears::join_linears;
 pub use shard::{Cut, Member, Sharded, shard};
 
@@ -28,6 +30,7 @@ use crate::graph::{Graph, Node, Value};
 /// The pipeline every engine wants. Elementwise fusion and weight folding are separate: engines choose them.
 pub fn optimize(graph: &Graph) -> Result<Graph, IrError> {
     let graph = dead_code(graph)?;
+    let graph = gather_early(&graph)?;
     let graph = fold_constants(&graph)?;
     let graph = common_subexpressions(&graph)?;
     let graph = fuse_residual_norm(&graph)?;
