@@ -40,58 +40,49 @@ pub(crate) fn norm(
     each_line(ctx, x, n, out, &job);
 }
 
-/// `(x + residual, rms_norm of it)`.
-pub(crate) fn add_rms(ctx: &Context, [x, residual, weight]: [&View<'_>; 3], eps: f32, outs: &mut [Out<'_>]) {
-    let [sum, normed] = outs else { unreachable!("the op has two results") };
-    let n = sum.shape[sum.shape.len() - 1];
+/// `(x + residual, rms_norm of it)`, where the first result holds `x`.
+pub(crate) fn add_rms(
+    ctx: &Context,
+    [residual, weight]: [&View<'_>; 2],
+    eps: f32,
+    [sum, normed]: [&mut Out<'_>; 2],
+) {
     if sum.elements() == 0 {
         return;
     }
+    let n = sum.shape[sum.shape.len() - 1];
     let weight = weight.floats();
-    let job = Job { kind: Norm::Rms { eps }, weight: Some(&weight), bias: None };
-    let [x, residual] = [x, residual].map(Lines::new);
-    let residual = Residual { job: &job, weight: &weight, eps, x, residual, n };
-    match sum.dtype {
-        DType::F32 => residual.run(ctx, sum, normed),
-        _ => residual.run_rounded(ctx, sum, normed),
+    let norm = SumNorm::new(residual, &weight, eps);
+    if sum.dtype != DType::F32 {
+        return norm.rounded(ctx, n, [sum, normed]);
     }
+    let per_task = ctx.threads.lines_per_task(sum.elements() / n, n);
+    let normed = Shared(normed.slice::<f32>().as_mut_ptr());
+    ctx.threads.chunks(sum.slice::<f32>(), per_task * n, |task, sums| {
+        for (i, total) in sums.chunks_mut(n).enumerate() {
+            let at = task * per_task + i;
+            // SAFETY: both results have the same lines, and each belongs to one task.
+            let line = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n), n) };
+            norm.line(ctx, at, total, line);
+        }
+    });
 }
 
-/// Sums and their norms.
-struct Residual<'a> {
-    job: &'a Job<'a>,
+/// Sums with a residual and their norms, line by line.
+pub(crate) struct SumNorm<'a> {
+    residual: Lines<'a>,
     weight: &'a [f32],
     eps: f32,
-    x: Lines<'a>,
-    residual: Lines<'a>,
-    n: usize,
 }
 
-impl Residual<'_> {
-    fn run(&self, ctx: &Context, sum: &mut Out<'_>, normed: &mut Out<'_>) {
-        let n = self.n;
-        let per_task = ctx.threads.lines_per_task(sum.elements() / n, n);
-        let normed = Shared(normed.slice::<f32>().as_mut_ptr());
-        ctx.threads.chunks(sum.slice::<f32>(), per_task * n, |task, sums| {
-            for (i, total) in sums.chunks_mut(n).enumerate() {
-                let at = task * per_task + i;
-                // SAFETY: both results have the same lines, and each belongs to one task.
-                let line = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n), n) };
-                let (Some(a), Some(b)) = (self.x.plain(at), self.residual.plain(at)) else {
-                    self.x.load(at, total);
-                    self.residual.load(at, line);
-                    ctx.level.dispatch(Sum { total, line });
-                    ctx.level.dispatch(Line { job: self.job, line });
-                    continue;
-                };
-                ctx.level.dispatch(Add { a, b, weight: self.weight, eps: self.eps, total, line });
-            }
-        });
+impl<'a> SumNorm<'a> {
+    pub(crate) fn new(residual: &View<'a>, weight: &'a [f32], eps: f32) -> Self {
+        SumNorm { residual: Lines::new(residual), weight, eps }
     }
 
     /// Results narrower than `f32` take a scratch line; the norm sees the sum as it was rounded.
-    fn run_rounded(&self, ctx: &Context, sum: &mut Out<'_>, normed: &mut Out<'_>) {
-        let (n, dtype, size) = (self.n, sum.dtype, sum.size());
+    fn rounded(&self, ctx: &Context, n: usize, [sum, normed]: [&mut Out<'_>; 2]) {
+        let (dtype, size) = (sum.dtype, sum.size());
         let per_task = ctx.threads.lines_per_task(sum.elements() / n, n);
         let normed = Shared(normed.bytes().as_mut_ptr());
         ctx.threads.chunks(sum.bytes(), per_task * n * size, |task, sums| {
@@ -100,21 +91,34 @@ impl Residual<'_> {
                 let at = task * per_task + i;
                 // SAFETY: both results have the same lines, and each belongs to one task.
                 let out = unsafe { std::slice::from_raw_parts_mut(normed.at(at * n * size), n * size) };
-                self.x.load(at, &mut total);
+                f32::load(dtype, sum, (0, 1), &mut total);
                 self.residual.load(at, &mut line);
                 ctx.level.dispatch(Sum { total: &mut total, line: &mut line });
                 f32::store(dtype, &total, sum);
                 f32::load(dtype, sum, (0, 1), &mut line);
-                ctx.level.dispatch(Line { job: self.job, line: &mut line });
+                ctx.level.dispatch(Line { job: &self.job(), line: &mut line });
                 f32::store(dtype, &line, out);
             }
         });
     }
+
+    fn job(&self) -> Job<'a> {
+        Job { kind: Norm::Rms { eps: self.eps }, weight: Some(self.weight), bias: None }
+    }
+
+    /// Adds a line of the residual to `total`; `line` becomes the norm of that.
+    pub(crate) fn line(&self, ctx: &Context, at: usize, total: &mut [f32], line: &mut [f32]) {
+        if let Some(b) = self.residual.plain(at) {
+            return ctx.level.dispatch(Add { b, weight: self.weight, eps: self.eps, total, line });
+        }
+        self.residual.load(at, line);
+        ctx.level.dispatch(Sum { total, line });
+        ctx.level.dispatch(Line { job: &self.job(), line });
+    }
 }
 
-/// A line of the results becomes the sum of two others, and another one the norm of it.
+/// A line becomes the sum of itself and another, and a third one the norm of it.
 struct Add<'a> {
-    a: &'a [f32],
     b: &'a [f32],
     weight: &'a [f32],
     eps: f32,
@@ -128,20 +132,20 @@ impl Kernel for Add<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let n = self.total.len();
-        let (a, b, weight) = (&self.a[..n], &self.b[..n], &self.weight[..n]);
+        let (b, weight) = (&self.b[..n], &self.weight[..n]);
         let (total, line) = (&mut self.total[..n], &mut self.line[..n]);
         // The squares are summed as those of a norm by itself are.
         let mut lanes = [0.0; LANES];
         let (whole, rest) = total.as_chunks_mut::<LANES>();
-        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for ((total, a), b) in whole.iter_mut().zip(a).zip(b) {
+        let (b, b_rest) = b.as_chunks::<LANES>();
+        for (total, b) in whole.iter_mut().zip(b) {
             for i in 0..LANES {
-                total[i] = a[i] + b[i];
+                total[i] += b[i];
                 lanes[i] += total[i] * total[i];
             }
         }
-        for (((total, a), b), lane) in rest.iter_mut().zip(a_rest).zip(b_rest).zip(&mut lanes) {
-            *total = a + b;
+        for ((total, b), lane) in rest.iter_mut().zip(b_rest).zip(&mut lanes) {
+            *total += b;
             *lane += *total * *total;
         }
         let scale = 1.0 / (sum_of(lanes) / n as f32 + self.eps).sqrt();

@@ -7,9 +7,12 @@ use mlxcel_ir::{Bindings, Dim, Graph, Node, Op, PagedSpec, Type, Value};
 
 use super::feeds::{self, Block};
 use super::lives::{Lives, RootKind, continued, needed, readers};
+use super::norms::{self, Norm};
 use super::ropes::{self, Absorbed};
 use super::slots::{Need, assign};
-use super::{Arena, Input, Kernel, Place, Placed, Plan, Region, Rope, Source, Span, Step, registers};
+use super::{
+    Arena, Input, Kernel, Multiplied, Place, Placed, Plan, Region, Rope, Source, Span, Step, registers,
+};
 use crate::kernels::attention::Sequences;
 use crate::kernels::elementwise::Code;
 use crate::layout::RANK_MAX;
@@ -40,6 +43,11 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
         lives.prolong(Value { node: block.first as u32, result: 0 }, block.last);
         lives.prolong(block.x, block.last);
     }
+    let norms = norms::find(graph, leaves, (&needed, &blocks), ends());
+    for norm in &norms {
+        graph.nodes()[norm.node].inputs.iter().for_each(|v| lives.prolong(*v, norm.within));
+        lives.prolong(Value { node: norm.node as u32, result: 1 }, norm.within);
+    }
     let absorbed = ropes::find(graph, leaves, &needed, &readers);
     for a in &absorbed {
         graph.nodes()[a.rope].inputs.iter().for_each(|v| lives.prolong(*v, a.attention));
@@ -57,6 +65,7 @@ pub(crate) fn build(graph: &Graph, leaves: &Leaves, wanted: &[Value]) -> Result<
         rotations: vec![],
         sequences: vec![],
         blocks,
+        norms,
         absorbed,
     };
     let mut arguments = 0;
@@ -85,6 +94,7 @@ struct Planner<'g> {
     /// The values that lists of sequences are made of.
     sequences: Vec<Vec<(Source, Option<Span>)>>,
     blocks: Vec<Block>,
+    norms: Vec<Norm>,
     absorbed: Vec<Absorbed>,
 }
 
@@ -98,7 +108,7 @@ struct Rotation {
     scale: f32,
 }
 
-impl Planner<'_> {
+impl<'g> Planner<'g> {
     fn node(&mut self, index: usize, node: &Node, arguments: usize) -> Result<(), EngineError> {
         let types: Vec<Type> = node.inputs.iter().map(|v| self.graph.ty(*v).clone()).collect();
         if node.types.iter().any(|t| t.rank() > RANK_MAX) {
@@ -112,15 +122,21 @@ impl Planner<'_> {
         }
         self.refuse_packed(node, &types)?;
         if self.blocks.iter().any(|block| block.absorbs(index))
+            || self.norms.iter().any(|norm| norm.node == index)
             || self.absorbed.iter().any(|a| a.rope == index)
         {
             return Ok(());
         }
+        let norm = self.norms.iter().find(|norm| norm.within == index).copied();
         if let Some(block) = self.blocks.iter().find(|block| block.last == index).copied() {
-            self.block(&block);
+            self.block(&block, norm);
             return Ok(());
         }
-        let mut inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
+        if let Some(norm) = norm {
+            self.product(index, norm);
+            return Ok(());
+        }
+        let mut inputs = self.inputs(index, node);
         if let Op::Reshape { .. } = node.op
             && self.lives.is_contiguous(inputs[0])
         {
@@ -141,21 +157,67 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// The operands of a node that is computed at `index`. Of a sum the first is one whose memory it can take, if any is.
+    fn inputs(&self, index: usize, node: &Node) -> Vec<usize> {
+        let mut inputs: Vec<usize> = node.inputs.iter().map(|v| self.lives.id(*v)).collect();
+        let is_sum = matches!(node.op, Op::AddRmsNorm { .. });
+        if is_sum && !self.lives.can_take(index, &inputs, 0) && self.lives.can_take(index, &inputs, 1) {
+            inputs.swap(0, 1);
+        }
+        inputs
+    }
+
     /// One step for a block, with room for its first product.
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &Block, norm: Option<Norm>) {
         let graph = self.graph;
         let ends = [block.last, block.first].map(|i| (i, &graph.nodes()[i]));
-        let mut inputs = vec![self.lives.id(block.x)];
+        let mut inputs = norm.map_or_else(|| vec![self.lives.id(block.x)], |norm| self.inputs_of(norm));
         for (_, node) in [ends[1], ends[0]] {
             inputs.extend(node.inputs[1..].iter().map(|v| self.lives.id(*v)));
         }
-        let results = ends.map(|(i, node)| {
-            let value = self.lives.id(Value { node: i as u32, result: 0 });
-            (value, &node.types[0], Place::Slot(self.slot(value, block.last, &node.types[0])))
-        });
-        let (_, last) = ends[0];
-        let kernel = Kernel::Feed { feed: block.feed, by_token: by_token(last) };
-        self.step(&last.op, &results, &inputs, kernel);
+        let mut results: Vec<_> = ends.map(|(i, node)| self.result(i, block.last, node)).into();
+        let multiplied = self.multiplied(&graph.nodes()[block.last], (norm, &inputs), &mut results);
+        self.step(&ends[0].1.op, &results, &inputs, Kernel::Feed(block.feed, multiplied));
+    }
+
+    /// One step for a product and the norm before it.
+    fn product(&mut self, index: usize, norm: Norm) {
+        let graph = self.graph;
+        let node = &graph.nodes()[index];
+        let mut inputs = self.inputs_of(norm);
+        inputs.extend(node.inputs[1..].iter().map(|v| self.lives.id(*v)));
+        let mut results = vec![self.result(index, index, node)];
+        let multiplied = self.multiplied(node, (Some(norm), &inputs), &mut results);
+        self.step(&node.op, &results, &inputs, Kernel::Rows(multiplied));
+    }
+
+    fn inputs_of(&self, norm: Norm) -> Vec<usize> {
+        self.inputs(norm.within, &self.graph.nodes()[norm.node])
+    }
+
+    /// The only result of a node, in memory of its own from step `at` on.
+    fn result(&mut self, index: usize, at: usize, node: &'g Node) -> (usize, &'g Type, Place) {
+        let value = self.lives.id(Value { node: index as u32, result: 0 });
+        (value, &node.types[0], Place::Slot(self.slot(value, at, &node.types[0])))
+    }
+
+    /// How a step's product is fed, with the results of the norm before it.
+    fn multiplied(
+        &mut self,
+        node: &Node,
+        (norm, inputs): (Option<Norm>, &[usize]),
+        results: &mut Vec<(usize, &'g Type, Place)>,
+    ) -> Multiplied {
+        if let Some(norm) = norm {
+            let graph = self.graph;
+            let value = self.lives.id(Value { node: norm.node as u32, result: 0 });
+            let types = &graph.nodes()[norm.node].types;
+            let places = self.places(norm.within, &graph.nodes()[norm.node], value, inputs);
+            results.extend(
+                places.into_iter().zip(types).enumerate().map(|(r, (place, t))| (value + r, t, place)),
+            );
+        }
+        Multiplied { by_token: by_token(node), norm: norm.map(|norm| norm.eps) }
     }
 
     /// Appends a step that computes values of some types, with the dimensions that its op needs when it runs.
@@ -292,7 +354,8 @@ impl Planner<'_> {
         }
         if node.regions.is_empty() {
             let rows = (0..inputs.len()).any(|at| reads_rows(&node.op, at));
-            return Ok(if rows { Kernel::Rows { by_token: by_token(node) } } else { Kernel::Op });
+            let multiplied = Multiplied { by_token: by_token(node), norm: None };
+            return Ok(if rows { Kernel::Rows(multiplied) } else { Kernel::Op });
         }
         let region = |g: &Graph| {
             let wanted: Vec<Value> = g.outputs().iter().map(|(_, v)| *v).collect();

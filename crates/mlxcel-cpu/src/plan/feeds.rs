@@ -50,7 +50,7 @@ impl Search<'_> {
     /// The block that ends with a node, if one does.
     fn block(&self, last: usize) -> Result<Option<Block>, EngineError> {
         let nodes = self.graph.nodes();
-        if !self.is_linear(&nodes[last]) || self.readers[nodes[last].inputs[0].node as usize] != 1 {
+        if !is_linear(self.leaves, &nodes[last]) || self.readers[nodes[last].inputs[0].node as usize] != 1 {
             return Ok(None);
         }
         let product = nodes[last].inputs[0].node as usize;
@@ -71,11 +71,6 @@ impl Search<'_> {
         Ok(Some(Block { feed, x: nodes[first].inputs[0], first, between, last }))
     }
 
-    fn is_linear(&self, node: &Node) -> bool {
-        let of_weights = || node.inputs[1..].iter().all(|v| self.leaves.weights.contains_key(&v.node));
-        matches!(node.op, Op::Linear { .. }) && of_weights() && node.types[0].dtype == DType::F32
-    }
-
     /// The product that a node is one half of, and which.
     fn half(&self, node: usize) -> Option<(usize, usize)> {
         let of = self.graph.nodes()[node].inputs.first()?.node as usize;
@@ -85,7 +80,13 @@ impl Search<'_> {
         let n = whole.types[0].shape.last()?.as_fixed()?;
         let (start, end) = (start.as_fixed()?, end.as_fixed()?);
         let is_half = n.is_multiple_of(2) && end - start == n / 2 && start.is_multiple_of(n / 2);
-        let fits = is_last && is_half && self.is_linear(whole) && self.readers[node] == 1;
+        let fits = is_last && is_half && is_linear(self.leaves, whole) && self.readers[node] == 1;
         fits.then_some((of, start / (n / 2)))
     }
+}
+
+/// Whether a node multiplies `f32` numbers with weights.
+pub(super) fn is_linear(leaves: &Leaves, node: &Node) -> bool {
+    let of_weights = || node.inputs[1..].iter().all(|v| leaves.weights.contains_key(&v.node));
+    matches!(node.op, Op::Linear { .. }) && of_weights() && node.types[0].dtype == DType::F32
 }

@@ -152,7 +152,7 @@ pub(super) fn readers(graph: &Graph, needed: &[bool], ends: impl Iterator<Item =
 /// For each result that continues an operand, the result and the operand.
 pub(super) fn continued(op: &Op) -> Vec<(usize, usize)> {
     match op {
-        Op::Scatter { .. } | Op::UpdateSlice => vec![(0, 0)],
+        Op::Scatter { .. } | Op::UpdateSlice | Op::AddRmsNorm { .. } => vec![(0, 0)],
         Op::PagedAttention(p) if p.value_dim.is_some() => vec![(1, 2)],
         Op::PagedAttention(_) => vec![(1, 3), (2, 4)],
         Op::SelectiveScan => vec![(1, 6)],

@@ -5,6 +5,7 @@
 mod build;
 mod feeds;
 mod lives;
+mod norms;
 mod registers;
 mod ropes;
 mod slots;
@@ -130,15 +131,10 @@ pub(crate) enum Place {
 pub(crate) enum Kernel {
     /// Takes views.
     Op,
-    /// Takes weights in their stored form. The first axis of the result may be the tokens of the step.
-    Rows {
-        by_token: bool,
-    },
+    /// Takes weights in their stored form.
+    Rows(Multiplied),
     /// A gated feed-forward block, whose weights are taken in their stored form.
-    Feed {
-        feed: Feed,
-        by_token: bool,
-    },
+    Feed(Feed, Multiplied),
     Rope(Rope),
     /// Attention over the sequences of a list that other steps may share, by number; queries and keys may have to be rotated.
     Paged {
@@ -147,6 +143,16 @@ pub(crate) enum Kernel {
     },
     Elementwise(Code),
     Regions(Vec<Region>),
+}
+
+/// What is multiplied with rows of weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multiplied {
+    /// Whether its first axis is the tokens of the step.
+    pub(crate) by_token: bool,
+    /// The least that squares are taken for, if it is the norm of a sum: then the first operands are those of the norm,
+    /// and its results the last ones.
+    pub(crate) norm: Option<f32>,
 }
 
 /// A rotation by a table that other steps may share.

@@ -90,7 +90,10 @@ impl Run<'_> {
                 let b = if *bias { v.last() } else { None };
                 norm::norm(ctx, norm::Norm::Layer { eps: *eps as f32 }, &v[0], [w, b], &mut outs[0]);
             }
-            Op::AddRmsNorm { eps } => norm::add_rms(ctx, [&v[0], &v[1], &v[2]], *eps as f32, outs),
+            Op::AddRmsNorm { eps } => {
+                let [sum, normed] = outs else { unreachable!("the op has two results") };
+                norm::add_rms(ctx, [&v[1], &v[2]], *eps as f32, [sum, normed]);
+            }
             other => unreachable!("{} is not a norm", other.name()),
         }
     }

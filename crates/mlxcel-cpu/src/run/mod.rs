@@ -11,7 +11,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::{Bindings, DType, Op};
 
 use crate::context::{Context, Operand};
-use crate::kernels::{attention, copy, elementwise, rope};
+use crate::kernels::{attention, copy, elementwise, linear, rope};
 use crate::layout::{Dims, Layout};
 use crate::plan::{Arena, Input, Kernel, Place, Placed, Plan, Rope, Source, Span};
 use crate::roles::Roles;
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         let results = step.results.of(&self.plan.placed);
         for input in step.inputs.of(&self.plan.inputs) {
             match step.kernel {
-                Kernel::Rows { .. } | Kernel::Feed { .. } => {
+                Kernel::Rows(_) | Kernel::Feed(..) => {
                     lists.operands.push(self.operand(input, values));
                 }
                 _ => lists.views.push(self.view(input, values)),
@@ -192,7 +192,11 @@ impl<'a> Run<'a> {
             action = Action::Copy;
         }
         for result in results {
-            let out = self.out(result, &lists.views[starts[1]..], values.arena)?;
+            let operand = |at: usize| match lists.operands.get(starts[0] + at) {
+                Some(operand) => operand.view,
+                None => lists.views[starts[1] + at],
+            };
+            let out = self.out(result, operand, values.arena)?;
             values.registers[result.register as usize] = out.view();
             lists.outs.push(out);
             if let Place::Copy(..) = result.place {
@@ -218,7 +222,8 @@ impl<'a> Run<'a> {
             Action::Continue => {
                 for (result, out) in step.results.of(&plan.placed).iter().zip(&mut *outs) {
                     if let Place::Copy(_, operand) = result.place {
-                        copy::strided(self.ctx, &views[operand], out);
+                        let view = operands.get(operand).map_or_else(|| &views[operand], |o| &o.view);
+                        copy::strided(self.ctx, view, out);
                     }
                 }
             }
@@ -229,13 +234,16 @@ impl<'a> Run<'a> {
         }
         match &step.kernel {
             Kernel::Op => self.compute(step, views, outs)?,
-            Kernel::Rows { by_token } => {
-                let roles = self.sources.roles.filter(|_| *by_token);
-                self.compute_rows(&step.op, operands, &mut outs[0], roles)?;
+            Kernel::Rows(multiplied) => {
+                let roles = self.sources.roles.filter(|_| multiplied.by_token);
+                match multiplied.norm {
+                    Some(eps) => linear::normed(self.ctx, eps, operands, outs, roles)?,
+                    None => self.compute_rows(&step.op, operands, &mut outs[0], roles)?,
+                }
             }
-            Kernel::Feed { feed, by_token } => {
-                let roles = self.sources.roles.filter(|_| *by_token);
-                feed.run(self.ctx, operands, outs, roles)?;
+            Kernel::Feed(feed, multiplied) => {
+                let roles = self.sources.roles.filter(|_| multiplied.by_token);
+                feed.run(self.ctx, (multiplied.norm, operands), outs, roles)?;
             }
             Kernel::Rope(of) => {
                 self.prepare(of, views);
@@ -281,13 +289,18 @@ impl<'a> Run<'a> {
     }
 
     /// The memory of a result.
-    fn out(&self, result: &Placed, operands: &[View<'a>], arena: &mut Arena) -> Result<Out<'a>, EngineError> {
+    fn out(
+        &self,
+        result: &Placed,
+        operand: impl Fn(usize) -> View<'a>,
+        arena: &mut Arena,
+    ) -> Result<Out<'a>, EngineError> {
         let shape = self.plan.shape(result.shape, &self.sizes);
         let base = match result.place {
             Place::Slot(slot) | Place::ViewOr(slot) | Place::Copy(slot, _) => {
                 arena.slot(slot, bytes(result, &shape)?)?
             }
-            Place::Take(operand) => operands[operand].bytes().as_ptr().cast_mut(),
+            Place::Take(at) => operand(at).bytes().as_ptr().cast_mut(),
             Place::View => unreachable!("views have no memory of their own"),
         };
         // SAFETY: a slot has room, is aligned, outlives the run, and holds no live value but this one. An operand's memory

@@ -14,6 +14,7 @@ mod linear;
 mod model;
 mod movement;
 mod norm;
+mod normed;
 mod recurrent;
 mod reduce;
 mod repeated;

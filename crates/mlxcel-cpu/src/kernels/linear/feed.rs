@@ -3,7 +3,8 @@
 use mlxcel_engine::EngineError;
 use mlxcel_ir::Activation;
 
-use super::{Panel, Sink, linear, panel_of};
+use super::normed::Normed;
+use super::{Panel, Sink, linear, panel_of, times};
 use crate::context::{Context, Operand};
 use crate::kernels::elementwise::gate_lines;
 use crate::kernels::packed;
@@ -24,20 +25,28 @@ pub(crate) struct Feed {
 
 impl Feed {
     /// `x […, k]`, the weight of gate and factor with its bias, the last weight with its. The results are the block's,
-    /// and memory for the first product.
+    /// and memory for the first product. Where `x` is the norm of a sum, its operands are in place of it, and its results last.
     pub(crate) fn run(
         &self,
         ctx: &Context,
-        x: &[Operand<'_>],
+        (norm, x): (Option<f32>, &[Operand<'_>]),
         outs: &mut [Out<'_>],
         roles: Option<&Roles>,
     ) -> Result<(), EngineError> {
-        let [out, both] = outs else { unreachable!("a block has two results") };
-        let (first, last) = x[1..].split_at(1 + self.has_bias as usize);
-        if out.elements() == 0 || self.in_tiles(ctx, (&x[0], first, last), [out, both], roles)? {
+        let [out, both, sums @ ..] = outs else { unreachable!("a block has two results") };
+        let (x, weights) = x.split_at(if norm.is_some() { Normed::OPERANDS } else { 1 });
+        let (first, last) = weights.split_at(1 + self.has_bias as usize);
+        if out.elements() == 0 {
             return Ok(());
         }
-        linear(ctx, (&x[0], first), both, roles)?;
+        let panel = match norm {
+            Some(eps) => Normed::new(eps, x).panel(ctx, sums, &first[0], roles)?,
+            None => panel_of(ctx, &x[0], both, roles)?,
+        };
+        if roles.is_some() && self.in_tiles(ctx, (&panel, first, last), [out, both])? {
+            return Ok(());
+        }
+        times(ctx, &panel, first, both)?;
         let n = both.shape.last().copied().unwrap_or(0);
         let per_task = ctx.threads.lines_per_task(both.elements() / n, n);
         ctx.threads.chunks(both.slice::<f32>(), per_task * n, |_, part| {
@@ -66,17 +75,15 @@ impl Feed {
     fn in_tiles(
         &self,
         ctx: &Context,
-        (x, first, last): (&Operand<'_>, &[Operand<'_>], &[Operand<'_>]),
+        (panel, first, last): (&Panel<'_>, &[Operand<'_>], &[Operand<'_>]),
         [out, both]: [&mut Out<'_>; 2],
-        roles: Option<&Roles>,
     ) -> Result<bool, EngineError> {
         let packed = [first, last].map(|w| w[0].matrix.and_then(Matrix::packed));
-        let ([Some(of_both), Some(next)], Some(_)) = (packed, roles) else { return Ok(false) };
+        let [Some(of_both), Some(next)] = packed else { return Ok(false) };
         let biases = [first, last].map(|w| w.get(1).map(|bias| bias.view.floats()));
-        let panel = panel_of(ctx, x, both, roles)?;
         let n = both.shape.last().copied().unwrap_or(0);
         let sink = Sink::new(both, n, biases[0].as_deref());
-        let Some(gated) = packed::gated(ctx, (of_both, next), &panel, (self, biases[0].as_deref()), &sink)?
+        let Some(gated) = packed::gated(ctx, (of_both, next), panel, (self, biases[0].as_deref()), &sink)?
         else {
             return Ok(false);
         };

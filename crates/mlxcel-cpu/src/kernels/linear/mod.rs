@@ -14,6 +14,7 @@
 
 mod decode;
 mod feed;
+mod normed;
 #[cfg_attr(not(target_arch = "x86_64"), path = "unpaired.rs")]
 mod pairs;
 mod panel;
@@ -32,6 +33,7 @@ use crate::view::{Out, Shared};
 use crate::weight::{Matrix, Rows};
 pub(crate) use decode::{Store, decode, is_fast};
 pub(crate) use feed::Feed;
+pub(crate) use normed::normed;
 pub(crate) use pairs::{Paired, suit};
 pub(crate) use panel::{Halves, Panel};
 pub(crate) use tile::k_step;
@@ -49,14 +51,18 @@ pub(crate) fn linear(
     out: &mut Out<'_>,
     roles: Option<&Roles>,
 ) -> Result<(), EngineError> {
+    times(ctx, &panel_of(ctx, x, out, roles)?, w, out)
+}
+
+/// The tokens of a panel with `w [n, k]` and `bias? [n]`.
+fn times(ctx: &Context, panel: &Panel<'_>, w: &[Operand<'_>], out: &mut Out<'_>) -> Result<(), EngineError> {
     let n = out.shape.last().copied().unwrap_or(0);
     if out.elements() == 0 {
         return Ok(());
     }
-    let panel = panel_of(ctx, x, out, roles)?;
     let bias = w.get(1).map(|b| b.view.floats());
     if let Some(packed) = w[0].matrix.and_then(Matrix::packed) {
-        return packed.multiply(ctx, &panel, (0, n), &Sink::new(out, n, bias.as_deref()));
+        return packed.multiply(ctx, panel, (0, n), &Sink::new(out, n, bias.as_deref()));
     }
     let dense;
     let rows = match w[0].matrix {
@@ -71,13 +77,13 @@ pub(crate) fn linear(
     match out.dtype {
         DType::F32 => {
             let to = Shared(out.slice::<f32>().as_mut_ptr());
-            each_sum(ctx, &panel, stored, &|t, row, sum| put(to, t * n + row, finish(row, sum)))
+            each_sum(ctx, panel, stored, &|t, row, sum| put(to, t * n + row, finish(row, sum)))
         }
         dtype => {
             let size = out.size();
             let to = Shared(out.bytes().as_mut_ptr());
             let put = |t, row, sum| store(to, (t * n + row) * size, dtype, finish(row, sum));
-            each_sum(ctx, &panel, stored, &put)
+            each_sum(ctx, panel, stored, &put)
         }
     }
 }
@@ -93,7 +99,7 @@ fn panel_of<'a>(
     let tokens = out.elements() / out.shape.last().copied().unwrap_or(0).max(1);
     let panel = Panel::new(ctx, &x.view, [tokens, k])?;
     let Some(roles) = roles else { return Ok(panel) };
-    let lines = tokens / out.shape[0];
+    let lines = tokens / out.shape[0].max(1);
     Ok(panel.rounded(|row| roles.is_end(row / lines)))
 }
 

@@ -7,6 +7,7 @@ use mlxcel_engine::EngineError;
 use mlxcel_ir::DType;
 
 use crate::context::Context;
+use crate::kernels::packed::Tokens;
 use crate::lanes::Lane;
 use crate::memory::Scratch;
 use crate::simd::LANES_MAX;
@@ -29,6 +30,8 @@ pub(crate) struct Panel<'a> {
     pub(crate) is_bf16: bool,
     /// Runs of tokens that are computed as exactly as the engine can, if others need not be.
     pub(crate) exact: Option<Vec<Range<usize>>>,
+    /// All tokens as tiles have them, if they are: then only rows of exact ones have numbers.
+    pub(crate) tiles: Option<Tokens<'a>>,
     _copy: Option<Scratch<'a>>,
 }
 
@@ -60,6 +63,7 @@ impl<'a> Panel<'a> {
                 tokens,
                 is_bf16: false,
                 exact: None,
+                tiles: None,
                 _copy: None,
             });
         }
@@ -103,7 +107,7 @@ impl<'a> Panel<'a> {
             fill(t, &mut row[..k]);
             row[k..].fill(0.0);
         }
-        Ok(Panel { base, stride, tokens, is_bf16: false, exact: None, _copy: Some(scratch) })
+        Ok(Panel { base, stride, tokens, is_bf16: false, exact: None, tiles: None, _copy: Some(scratch) })
     }
 
     /// Lets all tokens but those be rounded.
@@ -123,7 +127,7 @@ impl<'a> Panel<'a> {
         assert!(tokens.end <= self.tokens, "{tokens:?} of {}", self.tokens);
         let base = self.base.wrapping_add(tokens.start * self.stride);
         let (stride, is_bf16) = (self.stride, self.is_bf16);
-        Panel { base, stride, tokens: tokens.len(), is_bf16, exact: None, _copy: None }
+        Panel { base, stride, tokens: tokens.len(), is_bf16, exact: None, tiles: None, _copy: None }
     }
 
     /// Numbers from `k` on of a row; the row has whole vectors to read.

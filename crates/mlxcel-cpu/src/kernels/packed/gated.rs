@@ -156,11 +156,11 @@ pub(crate) fn gated<'a>(
     };
     let jobs = halves.map(job);
     let beside = jobs[0].beside(&exact)?;
-    let row = |t: usize| panel.row(t, 0);
-    // SAFETY: the level has the features; rows of a panel have all columns.
-    let x = unsafe { Tokens::new(ctx, both.cols, (panel.tokens, beside.in_tiles(&exact)), row) }?;
     let biases = halves.map(|start| bias.map(|bias| &bias[start * ROWS..][..half * ROWS]));
-    in_tiles(&jobs, &x, &exact, &beside, Some(&Gate { kind: feed.kind, biases, to: &to }))?;
+    let gate = Gate { kind: feed.kind, biases, to: &to };
+    jobs[0].with_tokens((panel.tokens, beside.in_tiles(&exact)), |x| {
+        in_tiles(&jobs, x, &exact, &beside, Some(&gate))
+    })?;
     Ok(Some(Gated { tokens: to, exact }))
 }
 

@@ -51,7 +51,11 @@ use self::pack::Loose;
 use self::part::{Part, Shape, Task, simply};
 use self::tiled::STEP;
 #[cfg(not(target_arch = "x86_64"))]
+pub(crate) use self::tiled::Tokens;
+#[cfg(not(target_arch = "x86_64"))]
 pub(crate) use self::tiled::gated;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::tiles::Tokens;
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
 use crate::memory::Memory;

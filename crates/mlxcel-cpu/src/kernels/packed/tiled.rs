@@ -19,6 +19,7 @@ use super::gated::{self, Gate, Pending};
 pub(super) use super::tiles::STEP;
 use super::tiles::{Ahead, Registers, Tokens, Way};
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
+use crate::context::Context;
 use crate::kernels::linear::Halves;
 use crate::memory::{self, Buffer};
 
@@ -193,21 +194,33 @@ impl Job<'_> {
     /// Every token rounded, and those of `exact` as exactly as can be, in one pass over the weights.
     pub(super) fn mixed(&self, exact: &[usize]) -> Result<(), EngineError> {
         let beside = self.beside(exact)?;
-        let row = |t: usize| self.x.row(t, 0);
-        // SAFETY: the level has the features; rows of a panel have all columns.
-        let x =
-            unsafe { Tokens::new(self.ctx, self.packed.cols, (self.x.tokens, beside.in_tiles(exact)), row) }?;
-        in_tiles(slice::from_ref(self), &x, exact, &beside, None)
+        self.with_tokens((self.x.tokens, beside.in_tiles(exact)), |x| {
+            in_tiles(slice::from_ref(self), x, exact, &beside, None)
+        })
     }
 
     /// All tokens alike: rounded, or in two halves.
     pub(super) fn alike(&self, is_rounded: bool) -> Result<(), EngineError> {
         let exact: Vec<usize> = if is_rounded { vec![] } else { (0..self.x.tokens).collect() };
         let rounded = if is_rounded { self.x.tokens } else { 0 };
+        self.with_tokens((rounded, &exact), |x| {
+            in_tiles(slice::from_ref(self), x, &exact, &Beside::Tiles, None)
+        })
+    }
+
+    /// Calls `work` with so many rounded tokens and some in two halves, which are laid into tiles if they do not lie there.
+    pub(super) fn with_tokens<T>(
+        &self,
+        (rounded, exact): (usize, &[usize]),
+        work: impl FnOnce(&Tokens<'_>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        if let Some(tiles) = &self.x.tiles {
+            assert!(tiles.holds(rounded, exact.len()), "other tokens lie in tiles");
+            return work(tiles);
+        }
         let row = |t: usize| self.x.row(t, 0);
         // SAFETY: the level has the features; rows of a panel have all columns.
-        let x = unsafe { Tokens::new(self.ctx, self.packed.cols, (rounded, &exact), row) }?;
-        in_tiles(slice::from_ref(self), &x, &exact, &Beside::Tiles, None)
+        work(&unsafe { Tokens::new(self.ctx, self.packed.cols, (rounded, exact), row) }?)
     }
 
     /// How the exact tokens of a step come along.
@@ -318,6 +331,32 @@ pub(super) fn in_tiles(
 }
 
 impl Packed {
+    /// Tokens as products with these weights read them: all rounded, and those of `exact` in two halves if they take tiles. `make`
+    /// is called once for every token, and gives its row, which is read before the same thread makes another one; `made` gives
+    /// rows of exact tokens after that. `None` where tokens go no such way.
+    ///
+    /// # Safety
+    /// All rows must have as many readable numbers as there are columns.
+    pub(crate) unsafe fn lay<'a>(
+        &self,
+        ctx: &'a Context,
+        (tokens, exact): (usize, &[usize]),
+        make: impl Fn(usize) -> *const f32 + Sync,
+        made: impl Fn(usize) -> *const f32 + Sync,
+    ) -> Result<Option<Tokens<'a>>, EngineError> {
+        if !ctx.level.has_tiles() || !self.cols.is_multiple_of(STEP) {
+            return Ok(None);
+        }
+        let in_halves = if self.numbers == Numbers::Halves { exact } else { &[] };
+        let laid = Tokens::room(ctx, self.cols, (tokens, in_halves.len()))?;
+        // SAFETY: the level has the features, and the caller promises the rest.
+        unsafe {
+            laid.fill_rounded(ctx, tokens, make, self.cols);
+            laid.fill_exact(ctx, in_halves, made, self.cols);
+        }
+        Ok(Some(laid))
+    }
+
     /// Where `len` elements of a panel from `start` on lie, and in how many bytes.
     fn stretch(&self, panel: usize, (start, len): (usize, usize)) -> (*const u8, usize) {
         let (before, bytes) = match &self.numbers {

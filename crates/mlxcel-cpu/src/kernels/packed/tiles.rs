@@ -99,7 +99,7 @@ impl Drop for Registers {
 
 /// Activations in tiles: `[pair of tiles][step][2][16][32]`, padded with zeros to whole pairs. First come tokens in one
 /// half, sixteen to a tile, then others in two, sixteen to a pair of tiles of which the second holds what is left.
-pub(super) struct Tokens<'a> {
+pub(crate) struct Tokens<'a> {
     base: *mut u16,
     /// Tiles of tokens, a multiple of two.
     pub(super) tiles: usize,
@@ -148,10 +148,33 @@ impl<'a> Tokens<'a> {
         let tokens = Self::room(ctx, cols, (rounded, exact.len()))?;
         // SAFETY: as the caller promises.
         unsafe {
-            tokens.fill(ctx, 0..tokens.rounded, |line| (line < rounded).then(|| row(line)), cols);
+            tokens.fill_rounded(ctx, rounded, &row, cols);
             tokens.fill_exact(ctx, exact, row, cols);
         }
         Ok(tokens)
+    }
+
+    /// Whether there are so many tiles for tokens in one half, and for others in two.
+    pub(super) fn holds(&self, rounded: usize, exact: usize) -> bool {
+        let first = rounded.div_ceil(TOKENS).next_multiple_of(2);
+        (self.rounded, self.tiles) == (first, first + 2 * exact.div_ceil(TOKENS))
+    }
+
+    /// The first tokens, in one half. `row` is called once for each of them, and what it gives is read before the same thread
+    /// calls it again.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(super) unsafe fn fill_rounded(
+        &self,
+        ctx: &Context,
+        rounded: usize,
+        row: impl Fn(usize) -> *const f32 + Sync,
+        cols: usize,
+    ) {
+        let line = |line: usize| (line < rounded).then(|| row(line));
+        // SAFETY: as the caller promises.
+        unsafe { self.fill(ctx, 0..self.rounded, line, cols) };
     }
 
     /// The tokens in two halves.

@@ -1,6 +1,7 @@
 //! Where there are no tiles: no level says that there are, so nobody comes here.
 
 use std::convert::Infallible;
+use std::marker::PhantomData;
 
 use mlxcel_engine::EngineError;
 
@@ -24,6 +25,25 @@ impl Job<'_> {
 
     pub(super) fn in_byte_tiles(&self, _: &Format, _: &Activations<'_>, _: usize) -> Result<(), EngineError> {
         unreachable!("no level has tiles")
+    }
+}
+
+/// Tokens in tiles, of which there are none.
+pub(crate) struct Tokens<'a>(Infallible, PhantomData<&'a ()>);
+
+impl Packed {
+    /// Never in tiles.
+    ///
+    /// # Safety
+    /// There is nothing to promise.
+    pub(crate) unsafe fn lay<'a>(
+        &self,
+        _: &'a Context,
+        _: (usize, &[usize]),
+        _: impl Fn(usize) -> *const f32 + Sync,
+        _: impl Fn(usize) -> *const f32 + Sync,
+    ) -> Result<Option<Tokens<'a>>, EngineError> {
+        Ok(None)
     }
 }
 
