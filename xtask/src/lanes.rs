@@ -47,6 +47,7 @@ const EMULATED: [(&str, &str, &[&str]); 2] = [
             "values_that_are_not_finite",
             "rotations_within",
             "gates_of_any_kind",
+            "short_prompts_of_norms",
             "long_prompts_and_odd_widths",
             "every_packed_format_multiplies",
             "plain_weights_of_any_width",

@@ -68,31 +68,47 @@ fn feeds(tokens: usize, one_in: usize) -> Feeds {
     feeds
 }
 
+/// Compares one step with separate ones, whatever memory sums take.
+fn check(format: DType, level: SimdLevel, products: Products, steps: &[(usize, usize)]) {
+    let mut program = compile(format, level, products);
+    for &(tokens, one_in) in steps {
+        let feeds = feeds(tokens, one_in);
+        let mut bits = |outputs: &[&str]| -> Vec<Vec<u32>> {
+            let results = step(&mut *program, &feeds, outputs);
+            let numbers = results.iter().map(|t| t.to_vec::<f32>().unwrap());
+            numbers.map(|t| t.iter().map(|x| x.to_bits()).collect()).collect()
+        };
+        let apart = bits(&["y", "second", "first", "r", "a", "norms"]);
+        let what = format!("{format} at {level}, {products:?}, {tokens} tokens, one in {one_in}");
+        assert!(apart[0].iter().all(|y| f32::from_bits(*y).is_finite()), "{what}");
+        for outputs in [&["y"][..], &["y", "second"], &["y", "second", "first"]] {
+            assert!(bits(outputs) == apart[..outputs.len()], "{what}: {outputs:?}");
+        }
+        // Memory of one addend, and of none.
+        assert!(bits(&["y", "a"]) == [&apart[0][..], &apart[4]], "{what}: a");
+        assert!(bits(&["y", "r", "a"]) == [&apart[0][..], &apart[3], &apart[4]], "{what}: both");
+    }
+}
+
+fn quant(format: GgufFormat) -> DType {
+    DType::Quant(QuantFormat::Gguf(format))
+}
+
 #[test]
 fn norms_of_sums_are_multiplied_with_the_bits_of_separate_steps() {
-    let quant = |format| DType::Quant(QuantFormat::Gguf(format));
     for format in [DType::BF16, DType::F32, quant(GgufFormat::Q4K), quant(GgufFormat::Q8_0)] {
         for level in SimdLevel::available() {
             for products in [Products::Exact, Products::Fast] {
-                let mut program = compile(format, level, products);
-                for (tokens, one_in) in [(0, 1), (1, 1), (3, 9), (37, 37), (70, 2), (300, 301)] {
-                    let feeds = feeds(tokens, one_in);
-                    let mut bits = |outputs: &[&str]| -> Vec<Vec<u32>> {
-                        let results = step(&mut *program, &feeds, outputs);
-                        let numbers = results.iter().map(|t| t.to_vec::<f32>().unwrap());
-                        numbers.map(|t| t.iter().map(|x| x.to_bits()).collect()).collect()
-                    };
-                    let apart = bits(&["y", "second", "first", "r", "a", "norms"]);
-                    let what = format!("{format} at {level}, {products:?}, {tokens} tokens, one in {one_in}");
-                    assert!(apart[0].iter().all(|y| f32::from_bits(*y).is_finite()), "{what}");
-                    for outputs in [&["y"][..], &["y", "second"], &["y", "second", "first"]] {
-                        assert!(bits(outputs) == apart[..outputs.len()], "{what}: {outputs:?}");
-                    }
-                    // Memory of one addend, and of none.
-                    assert!(bits(&["y", "a"]) == [&apart[0][..], &apart[4]], "{what}: a");
-                    assert!(bits(&["y", "r", "a"]) == [&apart[0][..], &apart[3], &apart[4]], "{what}: both");
-                }
+                check(format, level, products, &[(0, 1), (1, 1), (3, 9), (37, 37), (70, 2), (300, 301)]);
             }
         }
+    }
+}
+
+#[test]
+fn short_prompts_of_norms_are_laid_into_tiles() {
+    let level = SimdLevel::available().pop().unwrap();
+    for format in [DType::BF16, quant(GgufFormat::Q8_0)] {
+        check(format, level, Products::Fast, &[(37, 37)]);
     }
 }
