@@ -15,7 +15,8 @@ use mlxcel_ir::Activation;
 
 use super::format::ROWS;
 use super::tiled::{STEP, in_tiles};
-use super::tiles::{TOKENS, Tokens};
+use super::tiles::TOKENS;
+use super::tokens::Tokens;
 use super::{BESIDE, Job, Numbers, Packed};
 use crate::context::Context;
 use crate::kernels::elementwise::activate;

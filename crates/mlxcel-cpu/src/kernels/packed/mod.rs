@@ -35,6 +35,8 @@ mod pinned;
 mod tiled;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod tokens;
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -55,7 +57,7 @@ pub(crate) use self::tiled::Tokens;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use self::tiled::gated;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use self::tiles::Tokens;
+pub(crate) use self::tokens::Tokens;
 use super::linear::{Panel, Sink};
 use crate::context::{Context, Products};
 use crate::memory::Memory;

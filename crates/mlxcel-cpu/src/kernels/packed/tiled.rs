@@ -17,9 +17,9 @@ use super::dots::Product;
 use super::format::{BLOCK, Format, ROWS};
 use super::gated::{self, Gate, Pending};
 pub(super) use super::tiles::STEP;
-use super::tiles::{Ahead, Registers, Tokens, Way};
+use super::tiles::{Ahead, Registers, Way};
+use super::tokens::Tokens;
 use super::{Job, Numbers, Packed, bytes, decode, dots, tiles};
-use crate::context::Context;
 use crate::kernels::linear::Halves;
 use crate::memory::{self, Buffer};
 
@@ -331,32 +331,6 @@ pub(super) fn in_tiles(
 }
 
 impl Packed {
-    /// Tokens as products with these weights read them: all rounded, and those of `exact` in two halves if they take tiles. `make`
-    /// is called once for every token, and gives its row, which is read before the same thread makes another one; `made` gives
-    /// rows of exact tokens after that. `None` where tokens go no such way.
-    ///
-    /// # Safety
-    /// All rows must have as many readable numbers as there are columns.
-    pub(crate) unsafe fn lay<'a>(
-        &self,
-        ctx: &'a Context,
-        (tokens, exact): (usize, &[usize]),
-        make: impl Fn(usize) -> *const f32 + Sync,
-        made: impl Fn(usize) -> *const f32 + Sync,
-    ) -> Result<Option<Tokens<'a>>, EngineError> {
-        if !ctx.level.has_tiles() || !self.cols.is_multiple_of(STEP) {
-            return Ok(None);
-        }
-        let in_halves = if self.numbers == Numbers::Halves { exact } else { &[] };
-        let laid = Tokens::room(ctx, self.cols, (tokens, in_halves.len()))?;
-        // SAFETY: the level has the features, and the caller promises the rest.
-        unsafe {
-            laid.fill_rounded(ctx, tokens, make, self.cols);
-            laid.fill_exact(ctx, in_halves, made, self.cols);
-        }
-        Ok(Some(laid))
-    }
-
     /// Where `len` elements of a panel from `start` on lie, and in how many bytes.
     fn stretch(&self, panel: usize, (start, len): (usize, usize)) -> (*const u8, usize) {
         let (before, bytes) = match &self.numbers {
